@@ -1,0 +1,176 @@
+"""The narrow waist: all that crosses from the core to a backend, and what a backend must answer.
+
+A backend decides nothing. It encodes media, runs a :class:`StepPlan` and returns logits, and
+copies cells as a :class:`MovePlan` says. Plans are small integer arrays, so two backends that are
+handed the same plans do the same work, and a recorded list of plans checks one machine against
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.frontend.base import VisionInput
+from omni_core.units import Int8, Int32, Int64
+
+PAGE = 64
+"""Cells in a page."""
+SUBBLOCK = 32
+"""Cells in a subblock."""
+FREE = -1
+"""The group of a page that no page table lists."""
+
+
+@dataclass(frozen=True)
+class ArenaLayout:
+    """The arena: one pool of 16-bit pages, allocated once.
+
+    A page of a layer group holds the group's layers: keys and values are
+    ``[layers_per_group, streams, pages, kv_heads, PAGE, head_dim]``, and layer ``l`` belongs to
+    group ``l // layers_per_group`` at index ``l % layers_per_group``. All groups draw on the same
+    pages.
+    """
+
+    pages: int
+    groups: int
+    layers_per_group: int
+    kv_heads: int
+    head_dim: int
+    streams: int = 1
+
+    def bytes(self, element: int) -> int:
+        """Bytes of keys and values at ``element`` bytes a number."""
+        cells = self.layers_per_group * self.streams * self.pages * PAGE
+        return 2 * cells * self.kv_heads * self.head_dim * element
+
+
+@dataclass(frozen=True)
+class TableDelta:
+    """Page table entries that changed since the last plan, as absolute values.
+
+    Sending an entry twice is harmless.
+
+    Attributes:
+        pages: ``int32[n]``, page ids, ascending.
+        group: ``int32[n]``, layer group whose table lists the page, or ``FREE``.
+        occupancy: ``uint32[n, 2]``, a bit a live cell, cell 0 the lowest bit of word 0.
+        modality: ``int8[n]``, the modality of the page's tokens.
+        frame: ``int32[n]``, the position frame of the page's keys.
+    """
+
+    pages: Int32
+    group: Int32
+    occupancy: npt.NDArray[np.uint32]
+    modality: Int8
+    frame: Int32
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One forward pass over ``T`` new tokens of ``streams`` streams that share a layout.
+
+    A cell is numbered ``page * PAGE + slot``. Queries see the live cells at ``order <= their own``;
+    the occupancy in ``delta`` includes the new tokens.
+
+    Attributes:
+        tokens: ``int32[streams, T]``, token id or ``EMBEDDED``.
+        rows: ``int32[T]``, row of the embeddings for embedded tokens, else -1.
+        positions: ``int32[3, T]``.
+        order: ``int64[T]``, ascending.
+        counts: ``int32[T]``, raw tokens merged into each (1 if none): the cell's bias is its log.
+        cells: ``int32[groups, T]``, where each layer group keeps the token.
+        logits: ``int32[k]``, the rows whose logits are wanted, of ``T``.
+        delta: page table changes, to take effect with this step.
+    """
+
+    tokens: Int32
+    rows: Int32
+    positions: Int32
+    order: Int64
+    counts: Int32
+    cells: Int32
+    logits: Int32
+    delta: TableDelta
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """Copies of cells inside the arena; reads all happen before writes.
+
+    Attributes:
+        source, target: ``int32[n]`` cells.
+        delta: page table changes, to take effect after the copy.
+    """
+
+    source: Int32
+    target: Int32
+    delta: TableDelta
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Bytes: what the backend's allocator reports beside what the plan accounts for.
+
+    Attributes:
+        measured: in use now, by the source's count.
+        cached: held by the allocator for reuse.
+        peak: the largest ``measured`` so far.
+        accounted: weights and arena by their shapes.
+        source: who measured: ``mlx``, ``cuda`` or ``process`` (resident memory of the process).
+    """
+
+    measured: int
+    cached: int
+    peak: int
+    accounted: int
+    source: str
+
+
+class Backend(Protocol):
+    """What both twins implement."""
+
+    @property
+    def name(self) -> str:
+        """``mlx`` or ``cuda``."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """The device's name, for people."""
+        ...
+
+    @property
+    def element(self) -> int:
+        """Bytes of one key or value number in a 16-bit page (4 where computing in float32)."""
+        ...
+
+    def allocate(self, layout: ArenaLayout) -> None:
+        """Allocate the arena, all pages free. Called once a session; a second call starts afresh.
+
+        Raises:
+            BudgetError: the device cannot hold it.
+        """
+        ...
+
+    def encode(
+        self, vision: Sequence[VisionInput], audio: Sequence[npt.NDArray[np.float32]]
+    ) -> Any:
+        """Embeddings ``[streams, rows, hidden]`` of a unit, vision first: opaque to the core."""
+        ...
+
+    def forward(self, plan: StepPlan, embeddings: Any = None) -> npt.NDArray[np.float32]:
+        """Run a step; logits ``float32[streams, k, vocab]``. If it raises, nothing has changed."""
+        ...
+
+    def move(self, plan: MovePlan) -> None:
+        """Copy cells, then change the page tables."""
+        ...
+
+    def memory(self) -> MemoryReport:
+        """Memory now."""
+        ...

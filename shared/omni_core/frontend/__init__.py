@@ -1,0 +1,1 @@
+"""Pixels to patches, sound to log-mel, units to tokens with positions."""

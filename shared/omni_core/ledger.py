@@ -1,0 +1,145 @@
+"""The ledger: one row a live token, by order. Evicted tokens leave it: it is as bounded as they."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.units import Int8, Int32, Int64, TokenBlock
+
+_COLUMNS: dict[str, type[np.signedinteger]] = {
+    "order": np.int64,
+    "unit": np.int32,
+    "turn": np.int32,
+    "modality": np.int8,
+    "sense": np.int8,
+    "role": np.int8,
+    "tier": np.int8,
+    "offset": np.int32,
+}
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """The live tokens, oldest first, as read-only columns of length ``n``.
+
+    Attributes:
+        order: ``int64[n]``, place in the stream, ascending, never reused.
+        unit: ``int32[n]``, unit number; -1 for the prefix.
+        turn: ``int32[n]``, conversation turn.
+        modality, sense, role: ``int8[n]``, as in :class:`~omni_core.units.TokenBlock`.
+        tier: ``int8[n]``, :class:`~omni_core.units.Tier` on arrival, or since.
+        offset: ``int32[n]``, place in the span.
+        cells: ``int32[groups, n]``, the token's cell in each layer group, -1 where it was evicted.
+    """
+
+    order: Int64
+    unit: Int32
+    turn: Int32
+    modality: Int8
+    sense: Int8
+    role: Int8
+    tier: Int8
+    offset: Int32
+    cells: Int32
+
+    def __len__(self) -> int:
+        return int(self.order.size)
+
+
+class Ledger:
+    """What is in the cache, token by token, and the stream's next order."""
+
+    def __init__(self, groups: int) -> None:
+        self._size = 0
+        self._columns = {name: np.zeros(1024, dtype) for name, dtype in _COLUMNS.items()}
+        self._cells = np.zeros((groups, 1024), np.int32)
+        self.next_order = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def view(self) -> LedgerView:
+        """The live tokens. Valid until the next change."""
+        columns = {name: column[: self._size] for name, column in self._columns.items()}
+        return LedgerView(**columns, cells=self._cells[:, : self._size])
+
+    def append(self, block: TokenBlock, unit: int, turn: int, tiers: Int8, cells: Int32) -> None:
+        """Add new tokens at the end of the stream.
+
+        Args:
+            block: ``T`` tokens.
+            unit, turn: where they belong.
+            tiers: ``int8[T]``.
+            cells: ``int32[groups, T]``.
+        """
+        count = len(block)
+        self._reserve(self._size + count)
+        rows = slice(self._size, self._size + count)
+        values: dict[str, npt.ArrayLike] = {
+            "order": np.arange(self.next_order, self.next_order + count),
+            "unit": unit,
+            "turn": turn,
+            "modality": block.modality,
+            "sense": block.sense,
+            "role": block.role,
+            "tier": tiers,
+            "offset": block.offset,
+        }
+        for name, value in values.items():
+            self._columns[name][rows] = value
+        self._cells[:, rows] = cells
+        self._size += count
+        self.next_order += count
+
+    def truncate(self, order: int) -> Int32:
+        """Take back the tokens from ``order`` on; returns their cells ``int32[groups, n]``."""
+        keep = int(np.searchsorted(self._columns["order"][: self._size], order))
+        cells = self._cells[:, keep : self._size].copy()
+        self._size = keep
+        self.next_order = order
+        return cells
+
+    def drop(self, group: int, gone: npt.NDArray[np.bool_]) -> Int32:
+        """Evict tokens ``bool[n]`` from one layer group; returns the cells they held there.
+
+        A token that no layer group keeps leaves the ledger.
+        """
+        cells = self._cells[group, : self._size]
+        lost = cells[gone & (cells >= 0)].copy()
+        cells[gone] = -1
+        kept = (self._cells[:, : self._size] >= 0).any(axis=0)
+        count = int(kept.sum())
+        for column in self._columns.values():
+            column[:count] = column[: self._size][kept]
+        self._cells[:, :count] = self._cells[:, : self._size][:, kept]
+        self._size = count
+        return lost
+
+    def move(self, source: Int32, target: Int32) -> None:
+        """Follow cells that were copied inside the arena."""
+        if not source.size:
+            return
+        ranking = np.argsort(source)
+        cells = self._cells[:, : self._size]
+        at = np.searchsorted(source, cells, sorter=ranking).clip(max=source.size - 1)
+        found = source[ranking[at]] == cells
+        cells[found] = target[ranking[at]][found]
+
+    def relabel(self, tier: int, to: int) -> None:
+        """Give every token of one tier another."""
+        column = self._columns["tier"][: self._size]
+        column[column == tier] = to
+
+    def _reserve(self, size: int) -> None:
+        room = self._cells.shape[1]
+        if size <= room:
+            return
+        wider = max(size, 2 * room)
+        for name, column in self._columns.items():
+            self._columns[name] = np.resize(column, wider)
+        grown = np.zeros((self._cells.shape[0], wider), np.int32)
+        grown[:, :room] = self._cells
+        self._cells = grown

@@ -1,0 +1,1 @@
+"""Page tables: where the kept tokens live."""

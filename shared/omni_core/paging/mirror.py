@@ -1,0 +1,120 @@
+"""What a backend knows of the page tables: built from plans alone, the same in both twins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.backend import FREE, PAGE, ArenaLayout, MovePlan, StepPlan, TableDelta
+from omni_core.errors import PlanError
+from omni_core.units import Int32, Int64
+
+
+@dataclass(frozen=True)
+class LiveCells:
+    """The live cells of one layer group, oldest token first.
+
+    Attributes:
+        cells: ``int32[n]``, ``page * PAGE + slot``.
+        order: ``int64[n]``, ascending.
+        bias: ``float32[n]``, added to the cell's score: the log of its merged count.
+    """
+
+    cells: Int32
+    order: Int64
+    bias: npt.NDArray[np.float32]
+
+
+class TableMirror:
+    """Page tables as a backend sees them. Host arrays over the whole pool, changed by plans only.
+
+    A step is looked at with :meth:`preview` while it runs and taken over with :meth:`commit` once
+    it has succeeded, so a step that raises leaves the tables as they were.
+    """
+
+    def __init__(self, layout: ArenaLayout) -> None:
+        self.layout = layout
+        self.group = np.full(layout.pages, FREE, np.int32)
+        self.occupancy = np.zeros((layout.pages, 2), np.uint32)
+        self.order = np.full((layout.pages, PAGE), -1, np.int64)
+        self.counts = np.ones((layout.pages, PAGE), np.int32)
+
+    def preview(self, plan: StepPlan) -> list[LiveCells]:
+        """The live cells of every layer group as this step sees them, its own tokens included."""
+        self._write(plan)
+        group, occupancy = self.group.copy(), self.occupancy.copy()
+        _apply(plan.delta, group, occupancy)
+        return [self._live(g, group, occupancy) for g in range(self.layout.groups)]
+
+    def commit(self, plan: StepPlan | MovePlan) -> None:
+        """Take a plan over that the backend has carried out."""
+        if isinstance(plan, StepPlan):
+            self._write(plan)
+        else:
+            order, counts = self.order.reshape(-1), self.counts.reshape(-1)
+            order[plan.target] = order[plan.source]
+            counts[plan.target] = counts[plan.source]
+        _apply(plan.delta, self.group, self.occupancy)
+
+    def check(self, plan: StepPlan | MovePlan) -> None:
+        """Refuse a plan that names pages outside the arena or has the wrong number of layer groups.
+
+        Raises:
+            PlanError: naming the field.
+        """
+        pages = self.layout.pages
+        if (
+            plan.delta.pages.size
+            and not 0 <= plan.delta.pages.min() <= plan.delta.pages.max() < pages
+        ):
+            raise PlanError(
+                f"delta.pages outside the arena of {pages} pages; was it made for another?"
+            )
+        named = [plan.cells] if isinstance(plan, StepPlan) else [plan.source, plan.target]
+        for cells in named:
+            if cells.size and not 0 <= cells.min() <= cells.max() < pages * PAGE:
+                raise PlanError(
+                    f"cells outside the arena of {pages} pages; was it made for another?"
+                )
+        if isinstance(plan, StepPlan) and plan.cells.shape[0] != self.layout.groups:
+            raise PlanError(
+                f"the plan has {plan.cells.shape[0]} layer groups, the arena {self.layout.groups}"
+            )
+
+    def _write(self, plan: StepPlan) -> None:
+        # The cells are dead until the plan is committed, so a step that raises has changed nothing.
+        for cells in plan.cells:
+            self.order.reshape(-1)[cells] = plan.order
+            self.counts.reshape(-1)[cells] = plan.counts
+
+    def _live(self, index: int, group: Int32, occupancy: npt.NDArray[np.uint32]) -> LiveCells:
+        pages = np.flatnonzero(group == index)
+        bits = unpack_occupancy(occupancy[pages])
+        row, slot = np.nonzero(bits)
+        cells = (pages[row] * PAGE + slot).astype(np.int32)
+        ranks = self.order.reshape(-1)[cells]
+        ranking = np.argsort(ranks, kind="stable")
+        cells = cells[ranking]
+        bias = np.log(self.counts.reshape(-1)[cells]).astype(np.float32)
+        return LiveCells(cells, ranks[ranking], bias)
+
+
+def _apply(delta: TableDelta, group: Int32, occupancy: npt.NDArray[np.uint32]) -> None:
+    group[delta.pages] = delta.group
+    occupancy[delta.pages] = delta.occupancy
+
+
+def unpack_occupancy(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """Occupancy words ``uint32[n, 2]`` as ``bool[n, PAGE]``."""
+    shifts = np.arange(32, dtype=np.uint32)
+    return ((words[:, :, None] >> shifts) & np.uint32(1)).astype(np.bool_).reshape(-1, PAGE)
+
+
+def pack_occupancy(bits: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    """``bool[n, PAGE]`` as occupancy words ``uint32[n, 2]``."""
+    shifts = np.arange(32, dtype=np.uint32)
+    halves = bits.reshape(-1, 2, 32).astype(np.uint32) << shifts
+    words: npt.NDArray[np.uint32] = np.bitwise_or.reduce(halves, axis=2).astype(np.uint32)
+    return words

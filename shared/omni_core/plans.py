@@ -1,0 +1,81 @@
+"""Plans as data: their arrays by name, a running hash, a form for JSON, and comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.backend import MovePlan, StepPlan, TableDelta
+
+Plan = StepPlan | MovePlan
+_DTYPES = {
+    "tokens": np.int32, "rows": np.int32, "positions": np.int32, "order": np.int64,
+    "counts": np.int32, "cells": np.int32, "logits": np.int32, "source": np.int32,
+    "target": np.int32, "pages": np.int32, "group": np.int32, "occupancy": np.uint32,
+    "modality": np.int8, "frame": np.int32,
+}  # fmt: skip
+_SHAPES = {"positions": (3, -1), "occupancy": (-1, 2)}
+
+
+class PlanDigest:
+    """A running hash of plans: equal digests mean equal plans."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, plan: Plan) -> None:
+        """Take one more plan in."""
+        self._hash.update(type(plan).__name__.encode())
+        for name, array in _arrays(plan):
+            self._hash.update(f"{name}{array.shape}".encode())
+            self._hash.update(np.ascontiguousarray(array, _DTYPES[name]).tobytes())
+
+    def hexdigest(self) -> str:
+        """The first 16 hexadecimal digits."""
+        return self._hash.hexdigest()[:16]
+
+
+def _arrays(plan: Plan) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    for part in (plan, plan.delta):
+        for field in dataclasses.fields(part):
+            if field.name != "delta":
+                yield field.name, getattr(part, field.name)
+
+
+def to_lists(plan: Plan) -> dict[str, Any]:
+    """A plan as lists of numbers, for JSON."""
+    lines = {name: array.tolist() for name, array in _arrays(plan)}
+    # Shapes that lists cannot tell when they are empty.
+    lines["streams"] = plan.tokens.shape[0] if isinstance(plan, StepPlan) else 0
+    lines["groups"] = plan.cells.shape[0] if isinstance(plan, StepPlan) else 0
+    return lines
+
+
+def from_lists(kind: type[Plan], line: dict[str, Any]) -> Plan:
+    """The plan that :func:`to_lists` made the lists of."""
+
+    def array(name: str) -> npt.NDArray[Any]:
+        values = np.asarray(line[name], _DTYPES[name])
+        shape = {"tokens": (line["streams"], -1), "cells": (line["groups"], -1), **_SHAPES}.get(
+            name
+        )
+        return values.reshape(shape) if shape and values.size else values
+
+    delta = TableDelta(
+        **{field.name: array(field.name) for field in dataclasses.fields(TableDelta)}
+    )
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "delta"]
+    return kind(**{name: array(name) for name in names}, delta=delta)
+
+
+def differing_field(plan: Plan, other: Plan) -> str:
+    """The first array in which two plans of one kind differ; empty where they are equal."""
+    for (name, left), (_, right) in zip(_arrays(plan), _arrays(other), strict=True):
+        if not np.array_equal(left, right):
+            return name
+    return ""

@@ -1,0 +1,148 @@
+"""Recordings: the plans and units of a session as they came.
+
+A recording is a folder, readable up to where it was written::
+
+    session.json        model, settings, versions
+    plans.jsonl         a line a plan: its arrays, and the largest logits that came back
+    media/000012.npz    the unit as it was captured, without loss
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.backend import MovePlan, StepPlan
+from omni_core.errors import RecordingError
+from omni_core.frontend.base import UnitMedia
+from omni_core.plans import Plan, from_lists, to_lists
+
+FORMAT = 1
+_TOP = 8
+
+
+class Recorder:
+    """Writes a recording line by line."""
+
+    def __init__(self, folder: Path | str, meta: dict[str, Any]) -> None:
+        """Start a recording in a folder that does not exist yet or is empty.
+
+        Raises:
+            RecordingError: the folder holds something, or cannot be written.
+        """
+        self.folder = Path(folder)
+        try:
+            if self.folder.exists() and any(self.folder.iterdir()):
+                raise RecordingError(f"{self.folder}: not empty; give a new folder for --record")
+            (self.folder / "media").mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"format": FORMAT, **meta}, indent=2)
+            (self.folder / "session.json").write_text(text + "\n", encoding="utf-8")
+            self._lines: TextIO = (self.folder / "plans.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise RecordingError(f"{self.folder}: cannot record there: {error}") from None
+
+    def unit(self, number: int, media: UnitMedia) -> None:
+        """Keep a unit's media; the steps that follow use its embeddings."""
+        frames = {f"frame{i}": frame for i, frame in enumerate(media.frames)}
+        sound = {} if media.audio is None else {"audio": media.audio}
+        span = np.asarray([media.start, media.stop])
+        with (self.folder / "media" / f"{number:06d}.npz").open("wb") as file:
+            np.savez_compressed(file, span=span, **sound, **frames)  # type: ignore[arg-type]
+        self._write({"kind": "unit", "unit": number})
+
+    def plan(self, plan: Plan, logits: npt.NDArray[np.float32] | None = None) -> None:
+        """Keep a plan that was carried out, and the largest of its logits."""
+        line = {"kind": "step" if isinstance(plan, StepPlan) else "move", **to_lists(plan)}
+        if logits is not None and logits.size:
+            top = np.argsort(-logits, axis=-1, kind="stable")[..., :_TOP]
+            line["top"] = top.tolist()
+            line["values"] = np.take_along_axis(logits, top, axis=-1).tolist()
+        self._write(line)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._lines.close()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            self._lines.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise RecordingError(f"{self.folder}: recording stopped: {error}") from None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a recording: a unit's media, or a plan with the logits that came back."""
+
+    media: UnitMedia | None = None
+    plan: Plan | None = None
+    top: npt.NDArray[np.int64] | None = None
+    values: npt.NDArray[np.float32] | None = None
+
+
+class Recording:
+    """A recording that is read back."""
+
+    def __init__(self, folder: Path | str) -> None:
+        """Open a recording.
+
+        Raises:
+            RecordingError: there is none, or it is of another format.
+        """
+        self.folder = Path(folder)
+        try:
+            self.meta: dict[str, Any] = json.loads((self.folder / "session.json").read_text())
+        except (OSError, ValueError) as error:
+            raise RecordingError(f"{self.folder}: no readable recording ({error})") from None
+        if self.meta.get("format") != FORMAT:
+            found = self.meta.get("format")
+            raise RecordingError(f"{self.folder}: format {found}, this version reads {FORMAT}")
+
+    def entries(self) -> Iterator[Entry]:
+        """Units and plans in order. A last line that was cut off by a crash is left out.
+
+        Raises:
+            RecordingError: a damaged line or media file.
+        """
+        try:
+            lines = (self.folder / "plans.jsonl").read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordingError(f"{self.folder}/plans.jsonl: not readable ({error})") from None
+        for number, text in enumerate(lines, 1):
+            try:
+                line = json.loads(text)
+                yield self._entry(line)
+            except (ValueError, KeyError, TypeError, OSError) as error:
+                if number == len(lines):
+                    return
+                where = f"{self.folder}/plans.jsonl line {number}"
+                raise RecordingError(f"{where}: damaged ({error!r})") from None
+
+    def plans(self) -> Iterator[Plan]:
+        """The plans alone."""
+        return (entry.plan for entry in self.entries() if entry.plan is not None)
+
+    def _entry(self, line: dict[str, Any]) -> Entry:
+        if line["kind"] == "unit":
+            return Entry(media=self._media(line["unit"]))
+        plan = from_lists(StepPlan if line["kind"] == "step" else MovePlan, line)
+        if "top" not in line:
+            return Entry(plan=plan)
+        return Entry(
+            plan=plan, top=np.asarray(line["top"]), values=np.asarray(line["values"], np.float32)
+        )
+
+    def _media(self, number: int) -> UnitMedia:
+        with np.load(self.folder / "media" / f"{number:06d}.npz", allow_pickle=False) as stored:
+            count = sum(name.startswith("frame") for name in stored.files)
+            frames = tuple(stored[f"frame{i}"] for i in range(count))
+            audio = stored["audio"] if "audio" in stored.files else None
+            start, stop = (float(value) for value in stored["span"])
+            return UnitMedia(start, stop, frames, audio)

@@ -1,0 +1,1 @@
+"""Float64 references: the oracles of the backends' tests."""

@@ -1,0 +1,49 @@
+"""Masked attention in float64: the oracle of every attention path."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.units import Int64
+
+Float64 = npt.NDArray[np.float64]
+
+
+def masked_attention(
+    queries: npt.NDArray[np.floating],
+    keys: npt.NDArray[np.floating],
+    values: npt.NDArray[np.floating],
+    query_order: Int64,
+    key_order: Int64,
+    bias: npt.NDArray[np.floating],
+    scale: float,
+) -> Float64:
+    """Attention of ``T`` queries over ``n`` cells, each query seeing cells of ``order <= its own``.
+
+    Args:
+        queries: ``[T, q_heads, head_dim]``, rotated.
+        keys, values: ``[n, kv_heads, head_dim]``, keys rotated; query head ``h`` reads key head
+            ``h // (q_heads // kv_heads)``.
+        query_order: ``int64[T]``.
+        key_order: ``int64[n]``.
+        bias: ``[n]``, added to the scaled scores.
+        scale: factor on the dot products.
+
+    Returns:
+        ``float64[T, q_heads, head_dim]``; exactly 0 for a query that sees no cell.
+    """
+    group = queries.shape[1] // keys.shape[1]
+    k = np.repeat(keys.astype(np.float64), group, axis=1)
+    v = np.repeat(values.astype(np.float64), group, axis=1)
+    scores = np.einsum("thd,nhd->htn", queries.astype(np.float64), k) * scale + bias
+    seen = np.atleast_2d(key_order[None] <= query_order[:, None])
+    scores = np.where(seen, scores, -np.inf)
+    peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.where(seen, np.exp(scores - np.where(np.isfinite(peak), peak, 0.0)), 0.0)
+    total = weights.sum(axis=-1, keepdims=True)
+    shares = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    # Dead cells may hold anything, NaN included: a zero share must not multiply it.
+    v = np.where(seen.any(axis=0)[:, None, None], v, 0.0)
+    out: Float64 = np.einsum("htn,nhd->thd", shares, v)
+    return out

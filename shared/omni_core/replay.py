@@ -1,0 +1,72 @@
+"""Running a recording again on a backend, and comparing recordings with each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from omni_core.backend import Backend, MovePlan
+from omni_core.frontend.base import Cursor, Frontend
+from omni_core.plans import differing_field
+from omni_core.recording import Recording
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """How a replay compares with what was recorded.
+
+    Attributes:
+        steps, moves: plans carried out.
+        compared: rows of logits compared.
+        worst: largest difference of a recorded logit, relative to its row's largest.
+        agreed: rows whose largest logit is the same token.
+    """
+
+    steps: int
+    moves: int
+    compared: int
+    worst: float
+    agreed: int
+
+
+def replay(recording: Recording, backend: Backend, frontend: Frontend) -> ReplayReport:
+    """Carry out a recording's plans on a backend with an allocated arena; compare the logits."""
+    steps = moves = compared = agreed = 0
+    worst = 0.0
+    embeddings: Any = None
+    for entry in recording.entries():
+        if entry.media is not None:
+            unit, _ = frontend.unit(entry.media, Cursor())
+            embeddings = backend.encode(unit.vision, unit.audio)
+        elif isinstance(entry.plan, MovePlan):
+            backend.move(entry.plan)
+            moves += 1
+        elif entry.plan is not None:
+            embedded = bool((entry.plan.rows >= 0).any())
+            logits = backend.forward(entry.plan, embeddings if embedded else None)
+            steps += 1
+            if entry.top is not None and entry.values is not None:
+                found = np.take_along_axis(logits, entry.top, axis=-1)
+                scale = np.abs(entry.values).max(axis=-1, keepdims=True) + 1e-6
+                worst = max(worst, float((np.abs(found - entry.values) / scale).max()))
+                agreed += int((logits.argmax(axis=-1) == entry.top[..., 0]).sum())
+                compared += int(np.prod(logits.shape[:-1]))
+    return ReplayReport(steps, moves, compared, worst, agreed)
+
+
+def first_difference(one: Recording, other: Recording) -> str | None:
+    """Where the plans of two recordings first differ, in words; None where they are equal."""
+    left, right = one.plans(), other.plans()
+    number = 0
+    for number, plan in enumerate(left, 1):
+        match = next(right, None)
+        if match is None:
+            return f"the second recording ends after {number - 1} plans"
+        if type(plan) is not type(match):
+            return f"plan {number}: {type(plan).__name__} against {type(match).__name__}"
+        field = differing_field(plan, match)
+        if field:
+            return f"plan {number}: {type(plan).__name__}.{field} differs"
+    return f"the first recording ends after {number} plans" if next(right, None) else None

@@ -1,0 +1,96 @@
+"""What a retention policy answers, and the counting that all policies share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.errors import BudgetError
+from omni_core.ledger import LedgerView
+from omni_core.units import Int8, Int64, Role, Tier, TokenBlock
+
+Bool = npt.NDArray[np.bool_]
+
+
+class Policy(Protocol):
+    """Which tokens stay. A frozen dataclass whose fields are the method's parameters."""
+
+    @property
+    def name(self) -> str:
+        """What ``--retention`` calls it."""
+        ...
+
+    def tiers(self, block: TokenBlock) -> Int8:
+        """How likely each new token is to stay: ``int8[T]`` of :class:`~omni_core.units.Tier`."""
+        ...
+
+    def evict(self, view: LedgerView, low: int) -> Bool:
+        """Tokens to evict, ``bool[n]``, so that at most ``low`` are left; called between units.
+
+        Raises:
+            BudgetError: what must stay is more than ``low``.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class UnitCounts:
+    """Live tokens by unit, oldest unit first; the prefix is not a unit.
+
+    Attributes:
+        units: ``int64[u]``, unit numbers, ascending.
+        owner: ``int64[n]``, index into ``units`` of the unit that each token goes with: its own,
+            or a bracket's the newest of its turn that has content. Meaningless for the prefix.
+        prefix: tokens of the prefix.
+    """
+
+    units: Int64
+    owner: Int64
+    prefix: int
+
+    def held(self, mask: Bool) -> Int64:
+        """How many tokens of ``mask`` each unit owns: ``int64[u]``."""
+        return np.bincount(self.owner[mask], minlength=self.units.size).astype(np.int64)
+
+
+def count_units(view: LedgerView) -> UnitCounts:
+    """Count a ledger by unit."""
+    prefix = view.role == Role.PREFIX
+    units = np.unique(view.unit[~prefix]).astype(np.int64)
+    index = np.searchsorted(units, view.unit)
+    owner = index.copy()
+    content = view.role == Role.CONTENT
+    for turn in np.unique(view.turn[view.role == Role.BRACKET]):
+        members = index[content & (view.turn == turn)]
+        brackets = (view.role == Role.BRACKET) & (view.turn == turn)
+        owner[brackets] = members.max() if members.size else index[brackets].max()
+    return UnitCounts(units, owner, int(prefix.sum()))
+
+
+def from_newest(counts: Int64) -> Int64:
+    """``out[c]``: tokens in the units from index ``c`` on; one entry more than there are units."""
+    return np.concatenate([np.cumsum(counts[::-1])[::-1], [0]]).astype(np.int64)
+
+
+def require_room(counts: UnitCounts, newest: int, low: int) -> None:
+    """Refuse a low watermark that the prefix and the newest unit do not fit.
+
+    Raises:
+        BudgetError: with the numbers.
+    """
+    if counts.prefix + newest > low:
+        raise BudgetError(
+            f"the prefix ({counts.prefix} cells) and the newest unit ({newest}) do not fit the low "
+            f"watermark of {low} cells; raise --budget or shorten the system prompt"
+        )
+
+
+def arrival_tiers(block: TokenBlock, sink: Bool) -> Int8:
+    """The tiers of new tokens, given which of them are sinks."""
+    tiers = np.where(sink, Tier.SINK, Tier.TRANSIENT).astype(np.int8)
+    tiers[(block.role == Role.PROMPT) | (block.role == Role.GENERATED)] = Tier.OPEN
+    tiers[block.role == Role.PREFIX] = Tier.PINNED
+    return tiers

@@ -1,0 +1,198 @@
+"""A backend in NumPy float64: two random layers over the oracle attention, to test the core."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from omni_core.backend import PAGE, ArenaLayout, MemoryReport, MovePlan, StepPlan
+from omni_core.frontend.base import Bracket, Cursor, UnitMedia, UnitTokens, VisionInput
+from omni_core.model_config import TextConfig
+from omni_core.paging.mirror import TableMirror
+from omni_core.reference.attention import masked_attention
+from omni_core.reference.rotary import rotary_tables, rotate
+from omni_core.session import Model
+from omni_core.units import EMBEDDED, Modality, Role, TokenBlock
+
+TEXT = TextConfig(
+    vocab=97,
+    hidden=24,
+    intermediate=32,
+    layers=2,
+    q_heads=4,
+    kv_heads=2,
+    head_dim=8,
+    rms_eps=1e-6,
+    rope_theta=1e4,
+    mrope_section=(2, 1, 1),
+    max_positions=4096,
+    tied=True,
+)
+
+
+class NumpyBackend:
+    """Embeds, attends twice, returns logits. Dead cells hold NaN."""
+
+    name, device, element = "numpy", "cpu", 8
+
+    def __init__(self, seed: int = 0) -> None:
+        generator = np.random.default_rng(seed)
+        self.embedding = generator.normal(size=(TEXT.vocab, TEXT.hidden))
+        self.head = generator.normal(size=(TEXT.vocab, TEXT.hidden)) / 3
+        q, kv = TEXT.q_heads * TEXT.head_dim, TEXT.kv_heads * TEXT.head_dim
+        self.layers = [
+            {
+                name: generator.normal(size=shape) / 5
+                for name, shape in {
+                    "q": (TEXT.hidden, q),
+                    "k": (TEXT.hidden, kv),
+                    "v": (TEXT.hidden, kv),
+                    "o": (q, TEXT.hidden),
+                }.items()
+            }
+            for _ in range(TEXT.layers)
+        ]
+        self.fail_in: int | None = None
+        self.forwards = 0
+
+    def allocate(self, layout: ArenaLayout) -> None:
+        self.layout, self.mirror = layout, TableMirror(layout)
+        shape = (layout.layers_per_group, layout.pages * PAGE, layout.kv_heads, layout.head_dim)
+        self.keys, self.values = np.full(shape, np.nan), np.full(shape, np.nan)
+
+    def encode(self, vision: Sequence[VisionInput], audio: Sequence[np.ndarray]) -> Any:
+        rows = [v.patches for v in vision] + [a.T for a in audio]
+        return np.concatenate(rows)[:, : TEXT.hidden].astype(np.float64) if rows else None
+
+    def forward(self, plan: StepPlan, embeddings: Any = None) -> np.ndarray:
+        self.forwards += 1
+        if self.fail_in is not None:
+            self.fail_in -= 1
+            if self.fail_in < 0:
+                self.fail_in = None
+                raise RuntimeError("the backend failed")
+        self.mirror.check(plan)
+        x = self.embedding[np.maximum(plan.tokens[0], 0)]
+        embedded = plan.tokens[0] == EMBEDDED
+        if embedded.any():
+            x[embedded] = embeddings[plan.rows[embedded]]
+        cos, sin = rotary_tables(plan.positions, TEXT.head_dim, TEXT.rope_theta, TEXT.mrope_section)
+        live = self.mirror.preview(plan)
+        for index, weights in enumerate(self.layers):
+            group, at = divmod(index, self.layout.layers_per_group)
+            heads = (len(x), -1, TEXT.head_dim)
+            q = rotate((x @ weights["q"]).reshape(heads), cos, sin)
+            self.keys[at, plan.cells[group]] = rotate((x @ weights["k"]).reshape(heads), cos, sin)
+            self.values[at, plan.cells[group]] = (x @ weights["v"]).reshape(heads)
+            cells = live[group].cells
+            out = masked_attention(
+                q,
+                self.keys[at, cells],
+                self.values[at, cells],
+                plan.order,
+                live[group].order,
+                live[group].bias,
+                TEXT.head_dim**-0.5,
+            )
+            x = x + out.reshape(len(x), -1) @ weights["o"]
+        self.mirror.commit(plan)
+        return (x[plan.logits] @ self.head.T)[None].astype(np.float32)
+
+    def move(self, plan: MovePlan) -> None:
+        self.mirror.check(plan)
+        for pool in (self.keys, self.values):
+            pool[:, plan.target] = pool[:, plan.source]
+        self.mirror.commit(plan)
+        for pool in (self.keys, self.values):
+            pool[:, np.setdiff1d(plan.source, plan.target)] = np.nan
+
+    def memory(self) -> MemoryReport:
+        size = self.keys.nbytes + self.values.nbytes
+        return MemoryReport(size, 0, size, size, "process")
+
+
+class PlainFrontend:
+    """Units of ``vision`` and ``audio`` tokens between delimiters, positions one a token."""
+
+    seconds, fps, stop_tokens = 1.0, 1.0, frozenset({1})
+
+    def __init__(self, vision: int = 9, audio: int = 5, brackets: bool = False) -> None:
+        self.vision, self.audio, self.brackets = vision, audio, brackets
+        self.largest_unit = vision + audio + 4
+
+    def open(self, system: str) -> tuple[TokenBlock, Cursor]:
+        ids = [2 + ord(c) % 90 for c in system]
+        return TokenBlock.text(ids, 0, Role.PREFIX), Cursor(len(ids))
+
+    def unit(self, media: UnitMedia, cursor: Cursor) -> tuple[UnitTokens, Cursor]:
+        share = (media.stop - media.start) / self.seconds
+        spans = [
+            (Modality.VISION, self.vision),
+            (Modality.AUDIO, max(1, round(self.audio * share))),
+        ]
+        position, row, blocks = cursor.position, 0, []
+        role = Role.BRACKET if self.brackets else Role.DELIMITER
+        open_now = not self.brackets or cursor.bracket is None
+        for sense, count in spans:
+            if open_now:
+                blocks.append(self._delimiter(93, position, sense, role))
+                position += 1
+            block = TokenBlock.text([EMBEDDED] * count, position, Role.CONTENT)
+            kind = np.full(count, sense, np.int8)
+            rows = np.arange(row, row + count, dtype=np.int32)
+            blocks.append(
+                TokenBlock(
+                    block.tokens, rows, block.positions, kind, kind, block.role, block.offset
+                )
+            )
+            position, row = position + count, row + count
+            if not self.brackets:
+                blocks.append(self._delimiter(94, position, sense, role))
+                position += 1
+        seed = int(media.start * 1000)
+        generator = np.random.default_rng(seed)
+        patches = generator.normal(size=(self.vision, TEXT.hidden)).astype(np.float32)
+        mel = generator.normal(size=(TEXT.hidden, spans[1][1])).astype(np.float32)
+        bracket = Bracket(position, True, True) if self.brackets else None
+        unit = UnitTokens(TokenBlock.join(blocks), (VisionInput(patches, (1, 3, 3)),), (mel,))
+        return unit, Cursor(position, bracket)
+
+    def question(self, text: str, cursor: Cursor) -> tuple[TokenBlock, Cursor]:
+        ids = [2 + ord(c) % 90 for c in text]
+        block = TokenBlock.text(ids, cursor.position, Role.PROMPT)
+        return block, Cursor(cursor.position + len(ids))
+
+    def answer(self, token: int, cursor: Cursor) -> tuple[TokenBlock, Cursor]:
+        block = TokenBlock.text([token], cursor.position, Role.GENERATED)
+        return block, Cursor(cursor.position + 1)
+
+    def resume(self, cursor: Cursor) -> tuple[TokenBlock, Cursor]:
+        return TokenBlock.text([1, 2], cursor.position, Role.PROMPT), Cursor(cursor.position + 2)
+
+    def text(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+    @staticmethod
+    def _delimiter(token: int, position: int, sense: Modality, role: Role) -> TokenBlock:
+        block = TokenBlock.text([token], position, role)
+        return TokenBlock(
+            block.tokens,
+            block.rows,
+            block.positions,
+            block.modality,
+            np.full(1, sense, np.int8),
+            block.role,
+            block.offset,
+        )
+
+
+def plain_model(**shape: Any) -> Model:
+    """A model of both, fresh."""
+    return Model(NumpyBackend(), PlainFrontend(**shape), TEXT, "plain")
+
+
+def second(index: int, length: float = 1.0) -> UnitMedia:
+    """A unit's media: the plain frontend draws its content from the start time."""
+    return UnitMedia(float(index), index + length)
