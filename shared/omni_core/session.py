@@ -156,6 +156,7 @@ class Session:
         """
         start = time.perf_counter()
         limit = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
+        number = self._unit
         with self._whole(keep=not branch):
             block, cursor = self.model.frontend.question(question, self._cursor)
             self._make_room(len(block) + limit + QUESTION)
@@ -167,7 +168,7 @@ class Session:
             self._turn += 1
             self._totals["answers"] += 1
             self._close_unit()
-        self._emit("answer", question=question, text=text, ttft_ms=ttft)
+        self._emit("answer", unit=number, question=question, text=text, ttft_ms=ttft)
         return text
 
     def interrupt(self) -> None:
@@ -190,7 +191,8 @@ class Session:
             "tokens": {name: self._totals[name] for name in ("vision", "audio", "text")},
             "evicted": self._totals["evicted"],
             "position": self._cursor.position,
-            "kv": self._kv() | {"peak_cells": self._peak_cells, "peak_span": self._peak_span},
+            "kv": self._kv()
+            | {"peak_cells": self._peak_cells, "peak_span": self._peak_span * PAGE},
             "memory": {
                 "measured": memory.measured,
                 "cached": memory.cached,

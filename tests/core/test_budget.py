@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from numpy_backend import TEXT
+
 from omni_core.backend import PAGE
 from omni_core.budget import (
     Budget,

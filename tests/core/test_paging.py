@@ -66,7 +66,11 @@ class World:
         self.tables.take(placement)
         self.ledger.append(block(modality), 0, 0, tiers, placement.cells)
         for kept in self.kept:
-            kept |= dict(zip(order.tolist(), zip(tiers.tolist(), modality.tolist(), strict=True), strict=True))
+            kept |= dict(
+                zip(
+                    order.tolist(), zip(tiers.tolist(), modality.tolist(), strict=True), strict=True
+                )
+            )
 
     def evict(self, generator: np.random.Generator, share: float) -> None:
         for group in range(self.groups):

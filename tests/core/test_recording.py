@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from numpy_backend import TEXT, NumpyBackend, PlainFrontend, plain_model, second
+
 from omni_core.budget import plan_arena
 from omni_core.errors import RecordingError
 from omni_core.frontend.base import UnitMedia

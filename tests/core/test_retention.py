@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from numpy_backend import PlainFrontend, second
+
 from omni_core.errors import BudgetError, OmniError
 from omni_core.frontend.base import Cursor
 from omni_core.ledger import Ledger

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from numpy_backend import TEXT, NumpyBackend, plain_model, second
+
 from omni_core.backend import PAGE
 from omni_core.errors import BudgetError
 from omni_core.reference.attention import masked_attention

@@ -68,9 +68,10 @@ class Bracket:
     Attributes:
         base: position of the first content token.
         vision, audio: whether the turn carries that sense.
-        frames: temporal patches so far.
-        heard: audio tokens so far.
+        frames: temporal patches that the turn's time so far takes, whether or not it brought them.
+        heard: audio tokens that it takes.
         last: the largest position of the last appended run; the closing delimiters follow it.
+        short: whether the last unit was a part unit, after which a bracket takes no other.
     """
 
     base: int
@@ -79,6 +80,7 @@ class Bracket:
     frames: int = 0
     heard: int = 0
     last: int = 0
+    short: bool = False
 
 
 @dataclass(frozen=True)
