@@ -84,8 +84,8 @@ def test_omnipick_keeps_recent_units_whole_and_sinks_of_older_ones() -> None:
     view = stream(rule, [(9, 5)] * 20).view()
     gone = rule.evict(view, 210)
     left = np.bincount(view.unit[~gone & (view.unit >= 0)], minlength=20)
-    # Of 200 cells beside the prefix half is for sinks: 4 delimiters, 3 vision and 2 audio tokens are
-    # 9 a unit, for 11 units; the other half holds 5 units of 18.
+    # Of 200 cells beside the prefix half is for sinks: 4 delimiters, 3 vision and 2 audio tokens
+    # are 9 a unit, for 11 units; the other half holds 5 units of 18.
     assert left.tolist() == [0] * 4 + [9] * 11 + [18] * 5
     old = (view.unit == 6) & ~gone & (view.role == Role.CONTENT)
     assert view.offset[old & (view.sense == Modality.VISION)].tolist() == [0, 1, 2]

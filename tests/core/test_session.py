@@ -31,7 +31,7 @@ def watched(backend: NumpyBackend) -> list[dict]:
 
 
 def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
-    """Logits of a dense run over all tokens ever, each query masked to what was live at its step."""
+    """Logits of a dense run over all tokens, each query masked to what was live at its step."""
     orders = np.concatenate([s["plan"].order for s in steps])
     rows = []
     for s in steps:

@@ -37,13 +37,14 @@ def masked_attention(
     k = np.repeat(keys.astype(np.float64), group, axis=1)
     v = np.repeat(values.astype(np.float64), group, axis=1)
     scores = np.einsum("thd,nhd->htn", queries.astype(np.float64), k) * scale + bias
-    seen = np.atleast_2d(key_order[None] <= query_order[:, None])
+    seen: npt.NDArray[np.bool_] = np.greater_equal.outer(query_order, key_order)
     scores = np.where(seen, scores, -np.inf)
     peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     weights = np.where(seen, np.exp(scores - np.where(np.isfinite(peak), peak, 0.0)), 0.0)
     total = weights.sum(axis=-1, keepdims=True)
     shares = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
     # Dead cells may hold anything, NaN included: a zero share must not multiply it.
-    v = np.where(seen.any(axis=0)[:, None, None], v, 0.0)
+    used = np.any(seen, axis=0)
+    v = np.where(np.reshape(used, (-1, 1, 1)), v, 0.0)
     out: Float64 = np.einsum("htn,nhd->thd", shares, v)
     return out
