@@ -30,30 +30,40 @@ _TOP = 8
 class Recorder:
     """Writes a recording line by line."""
 
-    def __init__(self, folder: Path | str, meta: dict[str, Any]) -> None:
-        """Start a recording in a folder that does not exist yet or is empty.
+    def __init__(self, folder: Path | str, about: dict[str, Any] | None = None) -> None:
+        """Take a folder that does not exist yet or is empty.
+
+        Args:
+            folder: where to write.
+            about: entries of ``session.json`` beside those of the session, and over them.
 
         Raises:
             RecordingError: the folder holds something, or cannot be written.
         """
-        self.folder = Path(folder)
+        self.folder, self._about = Path(folder), about or {}
         try:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise RecordingError(f"{self.folder}: not empty; give a new folder for --record")
             (self.folder / "media").mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"format": FORMAT, **meta}, indent=2)
-            (self.folder / "session.json").write_text(text + "\n", encoding="utf-8")
             self._lines: TextIO = (self.folder / "plans.jsonl").open("w", encoding="utf-8")
         except OSError as error:
             raise RecordingError(f"{self.folder}: cannot record there: {error}") from None
+
+    def begin(self, meta: dict[str, Any]) -> None:
+        """Write what the session is: its model, settings and arena."""
+        text = json.dumps({"format": FORMAT, **meta, **self._about}, indent=2)
+        (self.folder / "session.json").write_text(text + "\n", encoding="utf-8")
 
     def unit(self, number: int, media: UnitMedia) -> None:
         """Keep a unit's media; the steps that follow use its embeddings."""
         frames = {f"frame{i}": frame for i, frame in enumerate(media.frames)}
         sound = {} if media.audio is None else {"audio": media.audio}
         span = np.asarray([media.start, media.stop])
-        with (self.folder / "media" / f"{number:06d}.npz").open("wb") as file:
-            np.savez_compressed(file, span=span, **sound, **frames)  # type: ignore[arg-type]
+        try:
+            with (self.folder / "media" / f"{number:06d}.npz").open("wb") as file:
+                np.savez_compressed(file, span=span, **sound, **frames)  # type: ignore[arg-type]
+        except OSError as error:
+            raise RecordingError(f"{self.folder}: recording stopped: {error}") from None
         self._write({"kind": "unit", "unit": number})
 
     def plan(self, plan: Plan, logits: npt.NDArray[np.float32] | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,9 @@ class Session:
         self.model = model
         self.policy = policy(retention) if isinstance(retention, str) else retention
         element = model.backend.element
-        self.budget = budget or default_budget(model.text, element, machine_bytes())
+        if budget is None:
+            budget = default_budget(model.text, element, machine_bytes())
+        self.budget = budget
         self._cell_bytes = cell_bytes(model.text, element)
         self._max_tokens, self._temperature, self._seed = max_tokens, temperature, seed
         self._chunk, self._emit_to, self._recorder = prefill_chunk, on_event, recorder
@@ -111,6 +113,22 @@ class Session:
             groups=groups,
         )
         model.backend.allocate(layout)
+        if recorder:
+            recorder.begin(
+                {
+                    "model": model.name,
+                    "backend": model.backend.name,
+                    "device": model.backend.device,
+                    "element": element,
+                    "layout": asdict(layout),
+                    "budget": self.budget,
+                    "retention": self.policy.name,
+                    "system": system,
+                    "max_tokens": max_tokens,
+                    "temperature": temperature,
+                    "seed": seed,
+                }
+            )
         self._tables, self._ledger = PageTables(layout), Ledger(groups)
         self._digest = PlanDigest()
         self._unit, self._turn, self._time = 0, 0, 0.0
@@ -164,11 +182,11 @@ class Session:
             logits = self._step(block, unit=self._unit, last=True)
             self._cursor = cursor
             text, ttft = self._answer(logits, limit, generator, start, branch)
+        self._emit("answer", unit=number, question=question, text=text, ttft_ms=ttft)
         if not branch:
             self._turn += 1
             self._totals["answers"] += 1
             self._close_unit()
-        self._emit("answer", unit=number, question=question, text=text, ttft_ms=ttft)
         return text
 
     def interrupt(self) -> None:

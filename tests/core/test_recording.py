@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy_backend import TEXT, NumpyBackend, PlainFrontend, plain_model, second
+from numpy_backend import NumpyBackend, PlainFrontend, plain_model, second
 
-from omni_core.budget import plan_arena
+from omni_core.backend import ArenaLayout
 from omni_core.errors import RecordingError
 from omni_core.frontend.base import UnitMedia
 from omni_core.recording import Recorder, Recording
 from omni_core.replay import first_difference, replay
-from omni_core.session import SYSTEM, Session
+from omni_core.session import Session
 
 
 def record(folder: Path, seed: int = 0) -> Session:
@@ -23,7 +23,7 @@ def record(folder: Path, seed: int = 0) -> Session:
         max_tokens=6,
         temperature=1.0,
         seed=seed,
-        recorder=Recorder(folder, {"model": "plain"}),
+        recorder=Recorder(folder),
     )
     for index in range(30):
         session.append(second(index))
@@ -33,19 +33,18 @@ def record(folder: Path, seed: int = 0) -> Session:
     return session
 
 
-def backend(seed: int = 0) -> NumpyBackend:
+def backend(folder: Path, seed: int = 0) -> NumpyBackend:
     fresh = NumpyBackend(seed)
-    layout = plan_arena(TEXT, budget=256, prefix=len(SYSTEM), unit=18, answer=6, element=8)
-    fresh.allocate(layout)
+    fresh.allocate(ArenaLayout(**Recording(folder).meta["layout"]))
     return fresh
 
 
 def test_a_replay_gives_the_recorded_logits(tmp_path: Path) -> None:
     record(tmp_path / "r")
-    report = replay(Recording(tmp_path / "r"), backend(), PlainFrontend())
+    report = replay(Recording(tmp_path / "r"), backend(tmp_path / "r"), PlainFrontend())
     assert report.compared == report.agreed >= 15
     assert report.worst < 1e-6 and report.steps > 50 and report.moves > 0
-    other = replay(Recording(tmp_path / "r"), backend(seed=1), PlainFrontend())
+    other = replay(Recording(tmp_path / "r"), backend(tmp_path / "r", seed=1), PlainFrontend())
     assert other.worst > 0.1 and other.agreed < other.compared
 
 
@@ -60,7 +59,7 @@ def test_equal_sessions_have_equal_plans_and_digests(tmp_path: Path) -> None:
 
 
 def test_plans_come_back_exactly(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "r", {})
+    recorder = Recorder(tmp_path / "r")
     plans = []
     keep = recorder.plan
 
@@ -87,9 +86,10 @@ def test_media_come_back_without_loss(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     frames = tuple(generator.integers(0, 256, (5 + i, 7, 3), dtype=np.uint8) for i in range(12))
     sound = generator.normal(size=1234).astype(np.float32)
-    recorder = Recorder(tmp_path / "r", {})
+    recorder = Recorder(tmp_path / "r")
     recorder.unit(0, UnitMedia(1.5, 2.25, frames, sound))
     recorder.unit(1, UnitMedia(2.25, 3.25))
+    recorder.begin({})
     recorder.close()
     first, last = (entry.media for entry in Recording(tmp_path / "r").entries())
     assert first is not None and last is not None
@@ -112,7 +112,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
         Recording(tmp_path / "nothing")
     record(tmp_path / "r")
     with pytest.raises(RecordingError, match="not empty"):
-        Recorder(tmp_path / "r", {})
+        Recorder(tmp_path / "r")
     lines = (tmp_path / "r" / "plans.jsonl").read_text().splitlines()
     lines[2] = lines[2][:30]
     (tmp_path / "r" / "plans.jsonl").write_text("\n".join(lines))

@@ -1,0 +1,75 @@
+"""Choosing and loading a backend by name, without importing the ones that are not used."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from importlib import import_module
+from importlib.util import find_spec
+
+from omni_core.backend import Backend
+from omni_core.checkpoints import Checkpoint
+from omni_core.errors import BackendError
+
+_LIBRARIES = {"mlx": "mlx", "cuda": "torch"}
+
+
+def choose(name: str) -> str:
+    """The backend to use: ``mlx`` or ``cuda``.
+
+    ``auto`` takes MLX on a Mac, PyTorch where there is an NVIDIA GPU, else what is installed,
+    MLX first.
+
+    Raises:
+        BackendError: it is not installed, with the command that installs it.
+    """
+    installed = [backend for backend, library in _LIBRARIES.items() if find_spec(library)]
+    if name != "auto":
+        if name not in installed:
+            raise BackendError(
+                f"the {name} backend needs {_LIBRARIES[name]}, which is not installed; run "
+                f'`pip install "omnilive[{name}]"`'
+            )
+        return name
+    if not installed:
+        raise BackendError(
+            'no backend is installed; run `pip install "omnilive[mlx]"` or '
+            '`pip install "omnilive[cuda]"`'
+        )
+    if platform.system() != "Darwin" and "cuda" in installed and _nvidia_gpu():
+        return "cuda"
+    return installed[0]
+
+
+def load_backend(name: str, checkpoint: Checkpoint, device: str, weights: str) -> Backend:
+    """Load a checkpoint's weights on a backend."""
+    twin = import_module(f"omni_{name}")
+    backend: Backend = twin.load(checkpoint, device=device, weights=weights)
+    return backend
+
+
+def expected_element(name: str, device: str, weights: str) -> int:
+    """Bytes that a key or value number will take, as far as can be told before loading."""
+    if weights in ("f32", "bf16"):
+        return 4 if weights == "f32" else 2
+    if device == "auto":
+        return 2 if (_mlx_gpu() if name == "mlx" else _nvidia_gpu()) else 4
+    return 4 if device == "cpu" else 2
+
+
+def _mlx_gpu() -> bool:
+    import mlx.core as mx
+
+    return bool(mx.is_available(mx.gpu))
+
+
+def _nvidia_gpu() -> bool:
+    """Whether the driver sees a GPU; asking it takes milliseconds, importing torch seconds."""
+    library = "nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1"
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return found and count.value > 0

@@ -1,0 +1,105 @@
+"""From a model's name to a loaded model, in two steps: look and check, then load weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omni_core import Model
+from omni_core.checkpoints import Checkpoint, open_checkpoint
+from omni_core.errors import CheckpointError
+from omni_core.frontend.base import Frontend
+from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
+from omni_core.model_config import ThinkerConfig, thinker_config
+from omnilive import backends, hub
+from omnilive.tokenizer import FileTokenizer
+
+EMBEDDED = "embedded"
+"""The name of the checkpoint that ships with omnilive."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checkpoint that was found whole, and where it is to run; no weights are loaded yet.
+
+    Attributes:
+        name: as the user named it.
+        backend, device, weights: with ``backend`` chosen.
+        trained: False for random weights.
+    """
+
+    name: str
+    backend: str
+    device: str
+    weights: str
+    checkpoint: Checkpoint
+    config: ThinkerConfig
+    frontend: Frontend
+    trained: bool
+
+    @property
+    def element(self) -> int:
+        """Bytes that a key or value number will take, as far as can be told yet."""
+        return backends.expected_element(self.backend, self.device, self.weights)
+
+    @property
+    def location(self) -> str:
+        """A name under which the model is found again from any folder."""
+        if self.name == EMBEDDED or hub.is_hub_id(self.name):
+            return self.name
+        return str(self.checkpoint.path.resolve())
+
+    def load(self) -> Model:
+        """Load the weights.
+
+        Raises:
+            BackendError: the device is not there, or failed.
+            CheckpointError: a tensor is missing or of another shape.
+        """
+        backend = backends.load_backend(self.backend, self.checkpoint, self.device, self.weights)
+        return Model(backend, self.frontend, self.config.text, self.name, self.trained)
+
+
+def prepare(
+    model: str = EMBEDDED, backend: str = "auto", device: str = "auto", weights: str = "auto"
+) -> Prepared:
+    """Find a checkpoint and read all but its weights.
+
+    Args:
+        model: ``embedded``, a checkpoint folder, or a hub id as ``Qwen/Qwen2.5-Omni-3B``.
+        backend: ``auto``, ``mlx`` or ``cuda``.
+        device: ``auto``, or a device of that backend.
+        weights: ``auto``, ``f32``, ``bf16``, ``8`` or ``4``.
+
+    Raises:
+        BackendError: no such backend here.
+        CheckpointError: no such checkpoint, or one that is damaged, unsupported or refused.
+    """
+    chosen = backends.choose(backend)
+    checkpoint = open_checkpoint(_folder(model))
+    config = thinker_config(checkpoint.config)
+    frontend = QwenOmniFrontend.from_checkpoint(
+        checkpoint.config, checkpoint.preprocessor, FileTokenizer(checkpoint.path)
+    )
+    marks = checkpoint.config.get("omnilive", {})
+    trained = bool(marks.get("trained", True))
+    return Prepared(model, chosen, device, weights, checkpoint, config, frontend, trained)
+
+
+def load(
+    model: str = EMBEDDED, backend: str = "auto", device: str = "auto", weights: str = "auto"
+) -> Model:
+    """A loaded model; arguments and errors as :func:`prepare`, then :meth:`Prepared.load`."""
+    return prepare(model, backend, device, weights).load()
+
+
+def _folder(model: str) -> Path:
+    if model == EMBEDDED:
+        return Path(__file__).parent / "assets" / "embedded"
+    if hub.is_hub_id(model):
+        return hub.fetch(model)
+    if not Path(model).is_dir():
+        raise CheckpointError(
+            f"{model}: no such folder; give --model a checkpoint folder or a hub id as owner/name"
+        )
+    return Path(model)

@@ -1,0 +1,82 @@
+"""What a run is asked to do, and the reading of its command-line words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from omni_core.errors import OmniError
+
+BACKENDS = ("auto", "mlx", "cuda")
+WEIGHTS = ("auto", "f32", "bf16", "8", "4")
+RETENTION = ("no-slide", "fifo", "omnipick")
+_ASK = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*:\s*(\S.*?)\s*", re.DOTALL)
+
+
+class UsageError(OmniError):
+    """The command was given words that do not fit together, or do not fit the clip."""
+
+
+@dataclass(frozen=True, order=True)
+class Ask:
+    """A question and the second of the stream at which it is put."""
+
+    time: float
+    question: str
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model runs where; the fields are those of :func:`omnilive.models.prepare`."""
+
+    model: str = "embedded"
+    backend: str = "auto"
+    device: str = "auto"
+    weights: str = "auto"
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """One ``omnilive live``.
+
+    Attributes:
+        source: the clip, or None for the shipped one.
+        budget: cells or bytes as text, or None for a size that suits the machine.
+        system: system prompt, or None for the core's own.
+        asks: questions by time.
+        fast: as fast as it goes, nothing dropped; otherwise at the clip's own pace.
+        loop: how often the clip plays.
+        duration: seconds of stream, the clip repeating as needed; overrides ``loop``.
+        record: folder for the recording.
+    """
+
+    model: ModelOptions
+    source: Path | None = None
+    retention: str = "omnipick"
+    budget: str | None = None
+    system: str | None = None
+    max_tokens: int = 64
+    temperature: float = 0.0
+    seed: int = 0
+    asks: tuple[Ask, ...] = ()
+    fast: bool = False
+    loop: int = 1
+    duration: float | None = None
+    jsonl: bool = False
+    record: Path | None = None
+
+
+def parse_ask(text: str) -> Ask:
+    """Read ``SECONDS: question``.
+
+    Raises:
+        ValueError: saying what the right form is.
+    """
+    found = _ASK.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is no timed question; write SECONDS: QUESTION, as in "
+            '"12.5: what is on screen?"'
+        )
+    return Ask(float(found[1]), found[2])

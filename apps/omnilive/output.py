@@ -1,0 +1,141 @@
+"""Showing a run: JSON lines for programs, or text for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Protocol
+
+Event = dict[str, Any]
+
+
+class Output(Protocol):
+    """Where events and remarks go."""
+
+    def event(self, event: Event) -> None:
+        """Show one event of the stream."""
+        ...
+
+    def question(self, time: float, text: str) -> None:
+        """Announce a question; its answer follows as events."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Tell people something that is no event."""
+        ...
+
+
+def open_output(jsonl: bool) -> Output:
+    """The output that was asked for."""
+    return JsonLines() if jsonl else Text()
+
+
+def say(text: str) -> None:
+    """One line for people, on stderr."""
+    print(f"omnilive: {text}", file=sys.stderr, flush=True)
+
+
+class JsonLines:
+    """One JSON object a line on stdout, and nothing else there; remarks are left out."""
+
+    def event(self, event: Event) -> None:
+        """Write the event; warnings go to stderr too."""
+        if event["event"] == "warning":
+            say(f"warning: {event['message']}")
+        print(json.dumps(event, ensure_ascii=False), flush=True)
+
+    def question(self, time: float, text: str) -> None:
+        """The answer's event brings the question."""
+
+    def note(self, text: str) -> None:
+        """Remarks are not for programs."""
+
+
+class Text:
+    """Questions and answers on stdout, everything else on stderr."""
+
+    def __init__(self) -> None:
+        self._answering = self._begun = False
+
+    def event(self, event: Event) -> None:
+        """Show an event in a line; an answer grows token by token."""
+        kind = event["event"]
+        if kind == "token":
+            text = event["text"] if self._begun else event["text"].lstrip()
+            self._begun = self._begun or bool(text)
+            print(text, end="", flush=True)
+        elif kind == "answer":
+            self._end_line()
+        else:
+            self.note(_LINES[kind](event))
+
+    def question(self, time: float, text: str) -> None:
+        """Show the question, and open the answer's line."""
+        print(f"[{time:.1f} s] {text}\n> ", end="", flush=True)
+        self._answering, self._begun = True, False
+
+    def note(self, text: str) -> None:
+        """Show a line on stderr, after ending a line that an answer has begun."""
+        self._end_line()
+        print(text, file=sys.stderr, flush=True)
+
+    def _end_line(self) -> None:
+        if self._answering:
+            print(flush=True)
+        self._answering = False
+
+
+def _unit(event: Event) -> str:
+    tokens, kv = event["tokens"], event["kv"]
+    parts = ", ".join(f"{count} {name}" for name, count in tokens.items() if count)
+    line = (
+        f"{event['t']:7.2f} s  unit {event['unit']:<4} {parts} tokens; "
+        f"cache {kv['cells']}/{kv['budget']} cells, {kv['pages']} pages, {_bytes(kv['bytes'])}"
+    )
+    if event["lag_ms"] >= 500:
+        line += f"; {event['lag_ms'] / 1000:.1f} s late"
+    dropped = ", ".join(f"{count} {name}" for name, count in event["dropped"].items() if count)
+    if dropped:
+        line += f"; dropped {dropped}"
+    return line
+
+
+def _evict(event: Event) -> str:
+    gone = sum(event["tokens"].values())
+    first, last = event["units"] or (0, 0)
+    units = f"unit {first}" if first == last else f"units {first} to {last}"
+    return f"{event['t']:7.2f} s  evicted {gone} tokens of {units}; {event['cells']} stay"
+
+
+def _warning(event: Event) -> str:
+    return f"omnilive: warning: {event['message']}"
+
+
+def _summary(event: Event) -> str:
+    tokens, kv, memory = event["tokens"], event["kv"], event["memory"]
+    model = event["model"] + ("" if event["trained"] else " (untrained)")
+    return "\n".join(
+        [
+            "",
+            f"{event['t']:.2f} s of stream in {event['units']} units, {event['answers']} answers",
+            f"  model    {model}, backend {event['backend']} on {event['device']}",
+            f"  tokens   {tokens['vision']} vision, {tokens['audio']} audio, {tokens['text']} text",
+            f"  evicted  {event['evicted']} tokens by {event['retention']}",
+            f"  cache    {kv['cells']} of {kv['budget']} cells, at most {kv['peak_cells']}; "
+            f"{kv['pages']} pages, {_bytes(kv['bytes'])}",
+            f"  memory   {_bytes(memory['measured'])} measured ({memory['source']}), "
+            f"{_bytes(memory['accounted'])} accounted for",
+            f"  plans    {event['plans']}",
+        ]
+    )
+
+
+_LINES = {"unit": _unit, "evict": _evict, "warning": _warning, "summary": _summary}
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -1,0 +1,81 @@
+"""Attention over gathered cells: plain matrix products, softmax in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from omni_cuda.arena import Cells
+
+_SCORES = 1 << 24
+"""Scores held at once: a long prefill takes its queries in blocks and needs no large scratch."""
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """What a layer group's attention reads and writes in one step, on the device.
+
+    Attributes:
+        write: cells of the ``T`` new tokens.
+        read: the ``n`` live cells, oldest first.
+        order: ``int64[n]``.
+        bias: ``float32[n]``, added to the scaled scores.
+        query_order: ``int64[T]``.
+    """
+
+    write: Cells
+    read: Cells
+    order: torch.Tensor
+    bias: torch.Tensor
+    query_order: torch.Tensor
+
+
+def attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    view: GroupView,
+    scale: float,
+) -> torch.Tensor:
+    """Each query over the cells of ``order <= its own``; exactly 0 where it sees none.
+
+    Args:
+        queries: ``[streams, T, q_heads, head_dim]``, rotated.
+        keys, values: ``[n, streams, kv_heads, head_dim]``; query head ``h`` reads key head
+            ``h // (q_heads // kv_heads)``.
+        view: orders and biases.
+        scale: factor on the dot products.
+
+    Returns:
+        ``[streams, T, q_heads, head_dim]`` in the queries' dtype.
+    """
+    streams, count, q_heads, head_dim = queries.shape
+    cells, _, kv_heads, _ = keys.shape
+    if cells == 0:
+        return torch.zeros_like(queries)
+    k = keys.permute(1, 2, 3, 0).float()
+    v = values.permute(1, 2, 0, 3).float()
+    out = torch.empty_like(queries)
+    block = max(1, _SCORES // (streams * q_heads * cells))
+    for start in range(0, count, block):
+        part = queries[:, start : start + block].float()
+        rows = part.shape[1]
+        grouped = part.reshape(streams, rows, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
+        scores = grouped.reshape(streams, kv_heads, -1, head_dim) @ k
+        scores = scores.view(streams, kv_heads, -1, rows, cells).mul_(scale).add_(view.bias)
+        seen = view.order <= view.query_order[start : start + block, None]
+        shares = _masked_softmax(scores, seen)
+        mixed = shares.view(streams, kv_heads, -1, cells) @ v
+        mixed = mixed.view(streams, kv_heads, -1, rows, head_dim).permute(0, 3, 1, 2, 4)
+        out[:, start : start + block] = mixed.reshape(streams, rows, q_heads, head_dim)
+    return out
+
+
+def _masked_softmax(scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    scores = scores.masked_fill_(~seen, -torch.inf)
+    peak = scores.amax(-1, keepdim=True)
+    # A row that sees nothing peaks at -inf; any finite stand-in keeps its weights at exp(-inf) = 0.
+    weights = scores.sub_(peak.masked_fill(torch.isneginf(peak), 0.0)).exp_()
+    total = weights.sum(-1, keepdim=True)
+    return weights.div_(total.masked_fill(total == 0, 1.0))

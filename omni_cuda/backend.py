@@ -1,0 +1,281 @@
+"""The backend: plans in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from omni_core.backend import ArenaLayout, MemoryReport, MovePlan, StepPlan
+from omni_core.checkpoints import Checkpoint
+from omni_core.errors import BackendError, PlanError
+from omni_core.frontend.base import VisionInput
+from omni_core.model_config import ThinkerConfig, thinker_config
+from omni_core.paging.mirror import LiveCells, TableMirror
+from omni_core.reference.rotary import rotary_tables
+from omni_cuda import devices, weights
+from omni_cuda.arena import Arena, Cells
+from omni_cuda.attention import GroupView
+from omni_cuda.backbone import Backbone
+from omni_cuda.encoders import audio as audio_tower
+from omni_cuda.encoders import building
+from omni_cuda.encoders import vision as vision_tower
+
+
+class TorchBackend:
+    """The Qwen2.5-Omni thinker in PyTorch. Implements :class:`omni_core.backend.Backend`."""
+
+    def __init__(
+        self,
+        config: ThinkerConfig,
+        backbone: Backbone,
+        vision: nn.Module,
+        audio: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
+        streams: int,
+    ) -> None:
+        self.config = config
+        self.backbone = backbone
+        self.vision = vision
+        self.audio = audio
+        self.streams = streams
+        self._device = device
+        self._dtype = dtype
+        self._weight_bytes = weights.weight_bytes(backbone, vision, audio)
+        self.arena: Arena | None = None
+        self.mirror: TableMirror | None = None
+
+    @classmethod
+    def load(
+        cls, checkpoint: Checkpoint, *, device: str, weights: str, streams: int
+    ) -> TorchBackend:
+        """Build and fill all three parts; see :func:`omni_cuda.load`."""
+        place = devices.choose_device(device)
+        dtype, bits = devices.choose_weights(weights, place)
+        config = thinker_config(checkpoint.config)
+        with torch.device("meta"):
+            backbone = Backbone(config.text)
+        vision = vision_tower.build(config.raw["vision_config"])
+        audio = audio_tower.build(config.raw["audio_config"])
+        towers = [(vision, vision_tower.PREFIX), (audio, audio_tower.PREFIX)]
+        _check(checkpoint, config, backbone, towers, place, dtype, bits)
+        with _out_of_memory("the weights"):
+            _fill(checkpoint, config, backbone, towers, place, dtype, bits)
+        return cls(config, backbone, vision, audio, place, dtype, streams)
+
+    @property
+    def name(self) -> str:
+        """The twin's name."""
+        return "cuda"
+
+    @property
+    def device(self) -> str:
+        """The device's name, for people."""
+        return devices.device_name(self._device)
+
+    @property
+    def element(self) -> int:
+        """Bytes of one key or value number."""
+        return self._dtype.itemsize
+
+    def allocate(self, layout: ArenaLayout) -> None:
+        """Allocate the arena, all pages free.
+
+        Raises:
+            BudgetError: the device cannot hold it.
+            PlanError: the layout is not this model's.
+        """
+        text = self.config.text
+        found = (
+            layout.groups * layout.layers_per_group,
+            layout.kv_heads,
+            layout.head_dim,
+            layout.streams,
+        )
+        expected = (text.layers, text.kv_heads, text.head_dim, self.streams)
+        if found != expected:
+            raise PlanError(
+                f"the layout has (layers, kv_heads, head_dim, streams) {found}, but the model has "
+                f"{expected}: make the layout from its config"
+            )
+        # The old arena goes first: two would not fit.
+        self.arena = self.mirror = None
+        self.arena = Arena(layout, self._device, self._dtype)
+        self.mirror = TableMirror(layout)
+
+    @torch.inference_mode()
+    def encode(
+        self, vision: Sequence[VisionInput], audio: Sequence[npt.NDArray[np.float32]]
+    ) -> torch.Tensor:
+        """Embeddings ``[streams, rows, hidden]``, vision first; all streams see the same media."""
+        place = (self._device, self._dtype)
+        with _out_of_memory("the encoders"), _exact_convolutions(self._dtype):
+            rows = [vision_tower.encode(self.vision, given, *place) for given in vision]
+            rows += [audio_tower.encode(self.audio, mel, *place) for mel in audio]
+            if not rows:
+                rows = [torch.zeros(0, self.config.text.hidden, device=place[0], dtype=place[1])]
+            return torch.cat(rows).expand(self.streams, -1, -1)
+
+    @torch.inference_mode()
+    def forward(
+        self, plan: StepPlan, embeddings: torch.Tensor | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Run a step; logits ``float32[streams, k, vocab]``.
+
+        Raises:
+            PlanError: the plan does not fit; nothing has changed.
+            BackendError: the device ran out of memory; nothing has changed.
+        """
+        arena, mirror = self._allocated()
+        mirror.check(plan)
+        _check_step(plan, embeddings, self.streams, self.config.text.vocab)
+        with _out_of_memory(f"a step of {plan.tokens.shape[1]} tokens"):
+            live = mirror.preview(plan)
+            queries = self._upload(plan.order)
+            views = [
+                self._view(cells, group, queries)
+                for cells, group in zip(plan.cells, live, strict=True)
+            ]
+            logits = self.backbone(
+                self._embed(plan, embeddings),
+                self._tables(plan),
+                arena,
+                views,
+                self._upload(plan.logits).long(),
+            )
+            result: npt.NDArray[np.float32] = logits.cpu().numpy()
+        mirror.commit(plan)
+        return result
+
+    @torch.inference_mode()
+    def move(self, plan: MovePlan) -> None:
+        """Copy cells, then change the page tables."""
+        arena, mirror = self._allocated()
+        mirror.check(plan)
+        with _out_of_memory(f"a move of {plan.source.size} cells"):
+            arena.copy(Cells.of(plan.source, self._device), Cells.of(plan.target, self._device))
+        mirror.commit(plan)
+
+    def memory(self) -> MemoryReport:
+        """Memory now."""
+        arena = self.arena.bytes if self.arena else 0
+        return devices.measure(self._device, self._weight_bytes + arena)
+
+    def _allocated(self) -> tuple[Arena, TableMirror]:
+        if self.arena is None or self.mirror is None:
+            raise PlanError("no arena is allocated; call allocate before the first plan")
+        return self.arena, self.mirror
+
+    def _view(
+        self, written: npt.NDArray[np.int32], live: LiveCells, queries: torch.Tensor
+    ) -> GroupView:
+        return GroupView(
+            Cells.of(written, self._device),
+            Cells.of(live.cells, self._device),
+            self._upload(live.order),
+            self._upload(live.bias),
+            queries,
+        )
+
+    def _embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> torch.Tensor:
+        ids = self._upload(np.maximum(plan.tokens, 0))
+        x = self.backbone.model.embed_tokens(ids)
+        places = np.flatnonzero(plan.rows >= 0)
+        if embeddings is not None and places.size:
+            taken = self._upload(plan.rows[places]).long()
+            x[:, self._upload(places)] = embeddings[:, taken].to(x.dtype)
+        return x
+
+    def _tables(self, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
+        text = self.config.text
+        cos, sin = rotary_tables(plan.positions, text.head_dim, text.rope_theta, text.mrope_section)
+        return self._upload(cos[:, None]), self._upload(sin[:, None])
+
+    def _upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
+        return devices.upload(array, self._device)
+
+
+def _check(
+    checkpoint: Checkpoint,
+    config: ThinkerConfig,
+    backbone: Backbone,
+    towers: list[tuple[nn.Module, str]],
+    device: torch.device,
+    dtype: torch.dtype,
+    bits: int | None,
+) -> None:
+    head = None if weights.has_own_head(checkpoint, config) else "lm_head.weight"
+    numbers = weights.check(backbone, checkpoint, config.prefix, skip=head)
+    layers = sum(p.numel() for p in backbone.model.layers.parameters()) if bits == 8 else 0
+    for tower, prefix in towers:
+        numbers += weights.check(tower, checkpoint, config.prefix + prefix)
+    size = (numbers - layers) * dtype.itemsize + layers
+    devices.require_room(size, device, "the model", "use --weights 8 or a smaller model")
+
+
+def _fill(
+    checkpoint: Checkpoint,
+    config: ThinkerConfig,
+    backbone: Backbone,
+    towers: list[tuple[nn.Module, str]],
+    device: torch.device,
+    dtype: torch.dtype,
+    bits: int | None,
+) -> None:
+    weights.fill_backbone(backbone, checkpoint, config, device, dtype, bits)
+    backbone.eval().requires_grad_(False)
+    for tower, prefix in towers:
+        weights.fill(tower, checkpoint, config.prefix + prefix, device, dtype)
+        building.place_tables(tower, device)
+
+
+def _check_step(plan: StepPlan, embeddings: torch.Tensor | None, streams: int, vocab: int) -> None:
+    # On a card, an index out of range ends the whole process's CUDA context.
+    if plan.tokens.shape[0] != streams:
+        raise PlanError(f"the plan has {plan.tokens.shape[0]} streams, the backend {streams}")
+    text = plan.tokens[:, plan.rows < 0]
+    if text.size and not 0 <= text.min() <= text.max() < vocab:
+        raise PlanError(
+            f"token ids {text.min()} to {text.max()} with a vocabulary of {vocab}: tokenizer and "
+            "weights are of different models"
+        )
+    given = 0 if embeddings is None else embeddings.shape[1]
+    if plan.rows.size and plan.rows.max() >= given:
+        raise PlanError(
+            f"the plan reads embedding row {plan.rows.max()}, but {given} rows were encoded"
+        )
+    if plan.logits.size and not 0 <= plan.logits.min() <= plan.logits.max() < plan.rows.size:
+        raise PlanError(
+            f"logits are asked of rows {plan.logits.min()} to {plan.logits.max()} of a step of "
+            f"{plan.rows.size} tokens"
+        )
+
+
+@contextmanager
+def _out_of_memory(what: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # The CPU's allocator has no exception type of its own.
+        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        raise BackendError(
+            f"out of memory on {what} ({str(error).splitlines()[0]}); "
+            "lower --budget, use --weights 8 or a smaller picture"
+        ) from error
+
+
+@contextmanager
+def _exact_convolutions(dtype: torch.dtype) -> Iterator[None]:
+    # cuDNN rounds float32 convolutions to TF32 unless told otherwise.
+    if dtype is torch.float32 and torch.backends.cudnn.is_available():
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            yield
+    else:
+        yield

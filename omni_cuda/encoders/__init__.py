@@ -1,0 +1,1 @@
+"""The vision and audio towers, taken from transformers."""

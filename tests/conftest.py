@@ -1,0 +1,98 @@
+"""What every test has: one thread a process, no hub, and a summary that names what was absent."""
+
+from __future__ import annotations
+
+import os
+
+# Before NumPy and torch are imported: the tests of all processes share the machine's cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import importlib.util
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from itertools import repeat
+
+import pytest
+
+
+@cache
+def installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+@cache
+def metal() -> bool:
+    if not installed("mlx"):
+        return False
+    import mlx.core as mx
+
+    return mx.metal.is_available()
+
+
+@cache
+def cuda() -> bool:
+    if not installed("torch"):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+# What a machine may lack: a test for it, and the words by which a skip names it.
+PARTS: dict[str, tuple[Callable[[], bool], tuple[str, ...]]] = {
+    "MLX is not installed": (lambda: installed("mlx"), ("mlx",)),
+    "torch is not installed": (lambda: installed("torch"), ("torch",)),
+    "transformers is not installed": (lambda: installed("transformers"), ("transformers",)),
+    "no Apple GPU (Metal)": (metal, ("metal", "apple gpu")),
+    "no NVIDIA GPU (CUDA)": (cuda, ("cuda", "nvidia")),
+    "espeak-ng is not installed": (lambda: shutil.which("espeak-ng") is not None, ("espeak",)),
+}
+DEVICES = {"metal": "no Apple GPU (Metal)", "cuda": "no NVIDIA GPU (CUDA)"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, reason in DEVICES.items():
+            if item.get_closest_marker(marker) and not PARTS[reason][0]():
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped: dict[str, list[str]] = {reason: [] for reason in PARTS}
+    other: dict[str, list[str]] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        said = said.removeprefix("Skipped: ")
+        names = (reason for reason in PARTS if reason in said)
+        hints = (
+            reason
+            for reason, (present, words) in PARTS.items()
+            if not present() and any(word in said.lower() for word in words)
+        )
+        reason = next(names, None) or next(hints, None)
+        (skipped[reason] if reason else other.setdefault(said, [])).append(report.nodeid)
+    absent = [reason for reason, (present, _) in PARTS.items() if not present()]
+    write, verbose = terminalreporter.write_line, terminalreporter.verbosity > 0
+    if absent or other or any(skipped.values()):
+        terminalreporter.write_sep("!", "NOT EVERYTHING RAN", yellow=True, bold=True)
+        write("each test by name: PYTEST_ARGS=-v")
+    else:
+        write("every backend and device is present; no test was skipped", green=True)
+    for reason, tests in {**skipped, **other}.items():
+        if tests or reason in absent:
+            write(f"{reason}: {_count(tests)}", yellow=True)
+        for line, count in sorted(Counter(map(_line, tests, repeat(verbose))).items()):
+            write(f"    {line}" + (f": {count}" if not verbose else ""))
+
+
+def _line(test: str, verbose: bool) -> str:
+    return test if verbose else test.split("::")[0]
+
+
+def _count(tests: list[str]) -> str:
+    files = sum("::" not in test for test in tests)
+    return f"tests skipped: {len(tests) - files}" + (f", whole files: {files}" if files else "")
