@@ -61,7 +61,7 @@ class Text:
         """Show an event in a line; an answer grows token by token."""
         kind = event["event"]
         if kind == "token":
-            text = event["text"] if self._begun else event["text"].lstrip()
+            text = _printable(event["text"] if self._begun else event["text"].lstrip())
             self._begun = self._begun or bool(text)
             print(text, end="", flush=True)
         elif kind == "answer":
@@ -83,6 +83,11 @@ class Text:
         if self._answering:
             print(flush=True)
         self._answering = False
+
+
+def _printable(text: str) -> str:
+    """Without control characters: a model's words must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def _unit(event: Event) -> str:

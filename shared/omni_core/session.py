@@ -158,7 +158,8 @@ class Session:
         self._totals["units"] += 1
         self._time = media.stop
         self._close_unit()
-        self._emit("unit", unit=self._unit - 1, tokens=counts, kv=self._kv())
+        measured = self.model.backend.memory().measured
+        self._emit("unit", unit=self._unit - 1, tokens=counts, kv=self._kv(), memory=measured)
         self._warn_about_positions()
 
     def ask(self, question: str, *, max_tokens: int | None = None, branch: bool = False) -> str:

@@ -56,7 +56,7 @@ def test_events_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, bac
     units = of(events, "unit")
     assert [unit["t"] for unit in units] == pytest.approx([1.0, 1.5, 2.4])
     for unit in units:
-        assert set(unit) == {"event", "t", "unit", "tokens", "kv", "dropped", "lag_ms"}
+        assert set(unit) == {"event", "t", "unit", "tokens", "kv", "memory", "dropped", "lag_ms"}
         assert set(unit["tokens"]) == {"vision", "audio", "text"}
         assert set(unit["kv"]) == {"cells", "pages", "span", "bytes", "budget"}
         assert unit["tokens"]["vision"] > 0 and unit["tokens"]["audio"] > 0
@@ -91,12 +91,26 @@ def test_both_backends_make_the_same_plans_and_replay_each_other(
     assert runs["mlx"][-1]["plans"] == runs["cuda"][-1]["plans"]
     recordings = [Recording(tmp_path / name) for name in runs]
     assert first_difference(*recordings) is None
+    folders = [str(tmp_path / name) for name in runs]
+    assert main(["replay", folders[0], "--compare", folders[1]]) == 0
+    assert "the plans are equal" in capsys.readouterr().out
     for recorded, other in (("mlx", "cuda"), ("cuda", "mlx")):
         words = ["replay", str(tmp_path / recorded), "--backend", other, "--device", "cpu"]
         assert main([*words, "--jsonl"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["compared"] == report["agreed"] > 0
         assert report["worst"] <= 1e-3
+
+
+def test_recordings_with_other_plans_are_told_apart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, backend: str
+) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", seconds=2.0)
+    for name, question in (("one", "what?"), ("two", "who?")):
+        words = ["--ask", f"1: {question}", "--record", str(tmp_path / name)]
+        live(capsys, backend, clip, *words)
+    assert main(["replay", str(tmp_path / "one"), "--compare", str(tmp_path / "two")]) == 1
+    assert "plan 3: StepPlan" in capsys.readouterr().err
 
 
 def test_a_replay_that_differs_fails(
