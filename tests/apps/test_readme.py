@@ -22,7 +22,7 @@ def test_the_python_example_runs(
     assert len([line for line in code.splitlines() if line.strip()]) <= 6
     write_clip(tmp_path / "clip.mp4", seconds=2.4)
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})  # noqa: S102: our own text
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102
     assert capsys.readouterr().out.strip()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from clips import write_clip
 
 from omnilive.cli import main
-from clips import write_clip
 
 BUDGET = 320
 
