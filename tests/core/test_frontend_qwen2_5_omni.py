@@ -281,3 +281,15 @@ def test_no_unit_is_larger_than_the_largest(template: str, size: tuple[int, int]
     sound = np.zeros(round(frontend.seconds * 16000), np.float32)
     unit, _ = frontend.unit(UnitMedia(0.0, frontend.seconds, frames, sound), Cursor(5))
     assert 4 < len(unit.block) <= frontend.largest_unit
+
+
+def test_dropped_units_open_another_bracket_so_that_positions_stay_seconds():
+    front = make("2s")
+    _, cursor = front.unit(media(0, 2, 4, 2.0), Cursor(10))
+    following, _ = front.unit(media(2, 4, 4, 2.0), cursor)
+    assert Role.BRACKET not in following.block.role
+    later, cursor = front.unit(media(6, 8, 4, 2.0), cursor)
+    marks = later.block.tokens[later.block.role == Role.BRACKET].tolist()
+    assert marks == [A_EOS, V_EOS, V_BOS, A_BOS]
+    assert cursor.bracket is not None and cursor.bracket.stop == 8
+    assert later.block.positions.min() > 10

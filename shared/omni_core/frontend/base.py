@@ -72,6 +72,7 @@ class Bracket:
         heard: audio tokens that it takes.
         last: the largest position of the last appended run; the closing delimiters follow it.
         short: whether the last unit was a part unit, after which a bracket takes no other.
+        stop: seconds of the stream where it ends so far; a unit from elsewhere opens another.
     """
 
     base: int
@@ -81,6 +82,7 @@ class Bracket:
     heard: int = 0
     last: int = 0
     short: bool = False
+    stop: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ from omni_core.model_config import thinker_config
 from omni_core.units import EMBEDDED, Int32, Modality, Role, TokenBlock
 
 
+_GAP = 0.01
+"""Seconds between two units that are still one run."""
+
+
 @dataclass(frozen=True)
 class QwenOmniFrontend:
     """The :class:`~omni_core.frontend.base.Frontend` of Qwen2.5-Omni's thinker.
@@ -43,7 +47,8 @@ class QwenOmniFrontend:
     In a template with delimiters around the whole turn, the turn's first unit that brings anything
     settles which senses it carries. A sense that vanishes leaves its units without it, its time
     goes on, and it may come back. A sense that appears later closes the bracket and opens another
-    with the senses of that unit; so does any unit that follows a part unit.
+    with the senses of that unit; so does any unit that follows a part unit or, where units were
+    dropped, a gap: positions of one bracket are seconds.
 
     Attributes:
         template: how a unit is laid out.
@@ -134,12 +139,14 @@ class QwenOmniFrontend:
         blocks: list[TokenBlock] = []
         bracket, position = cursor.bracket, cursor.position
         if vision is not None or mel is not None:
-            if bracket is not None and not _carries(bracket, vision, mel):
+            if bracket is not None and not _carries(bracket, media.start, vision, mel):
                 block, position = self._close(bracket)
                 blocks.append(block)
                 bracket = None
             if bracket is None:
-                block, bracket = self._open(position, vision is not None, mel is not None)
+                block, bracket = self._open(
+                    position, media.start, vision is not None, mel is not None
+                )
                 blocks.append(block)
             content, bracket = self._content(bracket, vision, mel)
             blocks += content
@@ -217,10 +224,12 @@ class QwenOmniFrontend:
             np.zeros(count, np.int32),
         )
 
-    def _open(self, position: int, vision: bool, audio: bool) -> tuple[TokenBlock, Bracket]:
+    def _open(
+        self, position: int, start: float, vision: bool, audio: bool
+    ) -> tuple[TokenBlock, Bracket]:
         marks = [(self.marks[0], Modality.VISION)] * vision
         marks += [(self.marks[2], Modality.AUDIO)] * audio
-        return self._mark(position, marks), Bracket(position + 1, vision, audio)
+        return self._mark(position, marks), Bracket(position + 1, vision, audio, stop=start)
 
     def _close(self, bracket: Bracket) -> tuple[TokenBlock, int]:
         marks = [(self.marks[3], Modality.AUDIO)] * bracket.audio
@@ -270,16 +279,24 @@ class QwenOmniFrontend:
             heard = audio_tokens(mel_frames(round(self.seconds * SAMPLE_RATE)))
             short = False
         return replace(
-            bracket, frames=bracket.frames + frames, heard=bracket.heard + heard, short=short
+            bracket,
+            frames=bracket.frames + frames,
+            heard=bracket.heard + heard,
+            short=short,
+            stop=media.stop,
         )
 
 
 def _carries(
-    bracket: Bracket, vision: VisionInput | None, mel: npt.NDArray[np.float32] | None
+    bracket: Bracket,
+    start: float,
+    vision: VisionInput | None,
+    mel: npt.NDArray[np.float32] | None,
 ) -> bool:
-    """Whether an open bracket takes this unit."""
+    """Whether an open bracket takes a unit that starts at ``start`` seconds."""
     seen, heard = bracket.vision or vision is None, bracket.audio or mel is None
-    return seen and heard and not bracket.short
+    gap = abs(start - bracket.stop) > _GAP
+    return seen and heard and not bracket.short and not gap
 
 
 def _embedded(places: Int32, row: int, sense: Modality) -> TokenBlock:
