@@ -130,6 +130,19 @@ def test_a_replay_that_differs_fails(
     assert "the logits differ by" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("weights", ["bf16", "8", "4"])
+def test_smaller_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, backend: str, weights: str
+) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", seconds=1.0)
+    if (backend, weights) == ("cuda", "4"):
+        words = ["--source", str(clip), "--backend", "cuda", "--device", "cpu", "--weights", "4"]
+        assert "weights '4'" in failure(capsys, *words)
+        return
+    events = live(capsys, backend, clip, "--weights", weights, "--ask", "1: what?")
+    assert len(of(events, "token")) > 0 and events[-1]["units"] == 1
+
+
 def test_mute_clip(capsys: pytest.CaptureFixture[str], tmp_path: Path, backend: str) -> None:
     events = live(capsys, backend, write_clip(tmp_path / "mute.mp4", rate=None))
     assert all(unit["tokens"]["audio"] == 0 for unit in of(events, "unit"))

@@ -1,0 +1,79 @@
+"""Sparse page attention by gathering: the live cells are copied together, then attended densely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.paging.mirror import LiveCells
+from omni_core.units import Int64
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which of ``n`` cells each of ``T`` queries sees, and with what bias: one for all of a group.
+
+    Attributes:
+        mask: None where all see all, ``causal`` where the cells end with the queries' own, else
+            ``[T, n]``: bool, or numbers to add where cells carry a bias.
+        blind: ``bool[T, 1]``, queries that see nothing; None where there are none.
+        dtype: what scores are computed in: float32 under an array mask, for which MLX may have no
+            fused kernel and would round the scores.
+    """
+
+    mask: mx.array | Literal["causal"] | None
+    blind: mx.array | None
+    dtype: mx.Dtype
+
+
+def visibility(live: LiveCells, query_order: Int64, dtype: mx.Dtype) -> Visibility:
+    """Queries see cells of ``order <= their own``; ``dtype`` is for what fused kernels can do."""
+    if live.order.size == 0 or live.order[0] > query_order.min():
+        seen = live.order <= query_order[:, None]
+        blind = mx.array(~seen.any(axis=1, keepdims=True))
+        return Visibility(_array_mask(seen, live), blind, mx.float32)
+    if not live.bias.any():
+        if live.order[-1] <= query_order.min():
+            return Visibility(None, None, dtype)
+        if np.array_equal(live.order[-query_order.size :], query_order):
+            return Visibility("causal", None, dtype)
+    seen = live.order <= query_order[:, None]
+    return Visibility(_array_mask(seen, live), None, mx.float32)
+
+
+def _array_mask(seen: npt.NDArray[np.bool_], live: LiveCells) -> mx.array:
+    if not live.bias.any():
+        return mx.array(seen)
+    return mx.array(np.where(seen, live.bias, np.float32(-np.inf)))
+
+
+def sparse_page_attention(
+    queries: mx.array, keys: mx.array, values: mx.array, sight: Visibility, scale: float
+) -> mx.array:
+    """Attention over gathered cells, softmax in float32.
+
+    Args:
+        queries: ``[streams, q_heads, T, head_dim]``, rotated.
+        keys, values: ``[streams, kv_heads, n, head_dim]``, oldest cell first.
+        sight: what each query sees.
+        scale: factor on the dot products.
+
+    Returns:
+        ``[streams, q_heads, T, head_dim]``, of the queries' dtype; exactly 0 where nothing is seen.
+    """
+    if keys.shape[2] == 0:
+        return mx.zeros_like(queries)
+    out = mx.fast.scaled_dot_product_attention(
+        queries.astype(sight.dtype),
+        keys.astype(sight.dtype),
+        values.astype(sight.dtype),
+        scale=scale,
+        mask=sight.mask,
+    )
+    if sight.blind is not None:
+        out = mx.where(sight.blind, mx.zeros_like(out), out)
+    return out.astype(queries.dtype)

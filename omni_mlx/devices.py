@@ -1,0 +1,84 @@
+"""One MLX device: which it is, how much it holds, and running on it without disturbing others."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from omni_core.errors import BackendError
+
+# MLX keeps one default device for the whole process, and its layers take no device of their own. So
+# a call makes its device the default while it runs, and calls of several backends take turns.
+_turn = threading.RLock()
+
+
+@dataclass(frozen=True)
+class ComputeDevice:
+    """A device of MLX.
+
+    Attributes:
+        kind: ``mx.cpu`` or ``mx.gpu``.
+        label: its name, for people.
+        capacity: bytes it can hold.
+    """
+
+    kind: mx.DeviceType
+    label: str
+    capacity: int
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether MLX computes on the CPU here."""
+        return self.kind == mx.cpu
+
+    @contextmanager
+    def running(self, what: str) -> Iterator[None]:
+        """Make this the default device for the length of a block, on the calling thread's stream.
+
+        Raises:
+            BackendError: MLX failed inside the block, said in one line.
+        """
+        with _turn, mx.stream(self.kind):
+            try:
+                yield
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())
+                raise BackendError(
+                    f"mlx failed in {what} on {self.label}: {reason}; if memory ran out, use a "
+                    "smaller --budget or --weights 4"
+                ) from error
+
+
+def choose_device(name: str) -> ComputeDevice:
+    """The device that a name stands for: ``auto``, ``gpu`` or ``cpu``.
+
+    Raises:
+        BackendError: unknown, or this machine has none.
+    """
+    if name not in ("auto", "gpu", "cpu"):
+        raise BackendError(f"mlx has no device {name!r}; use --device auto, gpu or cpu")
+    has_gpu = mx.is_available(mx.gpu)
+    if name == "gpu" and not has_gpu:
+        raise BackendError("mlx finds no Metal or CUDA device here; use --device cpu")
+    return _gpu() if has_gpu and name != "cpu" else _cpu()
+
+
+def _gpu() -> ComputeDevice:
+    info = mx.device_info(mx.gpu)
+    system = "Metal" if mx.metal.is_available() else "CUDA"
+    sizes = ("max_recommended_working_set_size", "total_memory", "memory_size")
+    capacity = next((int(info[key]) for key in sizes if info.get(key)), _memory())
+    return ComputeDevice(mx.gpu, f"{info.get('device_name', 'gpu')} ({system})", capacity)
+
+
+def _cpu() -> ComputeDevice:
+    return ComputeDevice(mx.cpu, "cpu", _memory())
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,1 @@
+"""The towers that turn pictures and sound into embeddings."""
