@@ -136,6 +136,7 @@ class Session:
         self._peak_cells = self._peak_span = 0
         self._stopped = self._warned = False
         self._step(prefix, unit=-1)
+        self._totals["text"] += len(prefix)
 
     def append(self, media: UnitMedia) -> None:
         """Take one unit in. If it raises, the stream is as it was before.
@@ -175,7 +176,7 @@ class Session:
         """
         start = time.perf_counter()
         limit = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
-        number = self._unit
+        number, order = self._unit, self._ledger.next_order
         with self._whole(keep=not branch):
             block, cursor = self.model.frontend.question(question, self._cursor)
             self._make_room(len(block) + limit + QUESTION)
@@ -187,6 +188,7 @@ class Session:
         if not branch:
             self._turn += 1
             self._totals["answers"] += 1
+            self._totals["text"] += self._ledger.next_order - order
             self._close_unit()
         return text
 
