@@ -35,7 +35,6 @@ from omni_core.frontend.tmrope import line_positions, video_positions
 from omni_core.model_config import thinker_config
 from omni_core.units import EMBEDDED, Int32, Modality, Role, TokenBlock
 
-
 _GAP = 0.01
 """Seconds between two units that are still one run."""
 
