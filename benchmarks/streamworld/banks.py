@@ -1,0 +1,103 @@
+"""Banks: the pictures and clips that a script's dice choose from, one file a split."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.streamworld import spec
+
+GLYPHS = len(spec.SHAPES) + len(spec.DIGITS)
+CLIPS = len(spec.WORDS) + len(spec.SPOKEN_FORMS)
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Pictures and clips of one split, each kind sorted by label.
+
+    Attributes:
+        glyphs: masks of shapes (labels 0-7) and digits (8-17), ``uint8[n, 48, 48]``.
+        glyph_start, glyph_count: first row and number of rows of each label, ``int64[18]``.
+        clothes: grey pictures, ``uint8[m, 28, 28]``, with ``clothes_start``, ``clothes_count``.
+        photos: backgrounds, ``uint8[p, 144, 144, 3]``.
+        sound: all clips in a row, mu-law at 16 kHz, ``uint8[total]``.
+        clip_offset, clip_length: each clip's first sample and samples, ``int64[c]``.
+        clip_voice: index into ``voices`` of who speaks, ``int64[c]``.
+        clip_start, clip_count: clips of words (0-25) and spoken questions, ``int64[34]``.
+        voices: names as ``engine:voice``.
+    """
+
+    glyphs: Bytes
+    glyph_start: Ints
+    glyph_count: Ints
+    clothes: Bytes
+    clothes_start: Ints
+    clothes_count: Ints
+    photos: Bytes
+    sound: Bytes
+    clip_offset: Ints
+    clip_length: Ints
+    clip_voice: Ints
+    clip_start: Ints
+    clip_count: Ints
+    voices: tuple[str, ...]
+
+
+def load(folder: Path | str, split: str, engines: Collection[str] | None = None) -> Bank:
+    """A split's bank, where asked with the voices of some engines alone.
+
+    ``human`` is the test split with recordings of people in place of its voices; they say
+    some of the words only (``clip_count`` tells which).
+
+    Raises:
+        FileNotFoundError: the bank was not built.
+        ValueError: an engine is not in the bank.
+    """
+    path = Path(folder) / f"{split}.npz"
+    data = _read(path)
+    if split == "human":
+        data = {**_read(path.with_name("test.npz")), **data}
+    voices = tuple(str(name) for name in data["voices"])
+    label, length = data["clip_label"], data["clip_length"].astype(np.int64)
+    offset = np.cumsum(length) - length
+    voice = data["clip_voice"].astype(np.int64)
+    if engines is not None:
+        known = {name.split(":")[0] for name in voices}
+        if unknown := set(engines) - known:
+            has, lacks = (", ".join(sorted(names)) for names in (known, unknown))
+            raise ValueError(f"{path} has no engine {lacks}; it has {has}")
+        kept = np.asarray([name.split(":")[0] in engines for name in voices])[voice]
+        label, length, offset, voice = label[kept], length[kept], offset[kept], voice[kept]
+    glyph_start, glyph_count = _index(data["glyph_label"], GLYPHS)
+    clothes_start, clothes_count = _index(data["clothes_label"], len(spec.CLOTHES))
+    clip_start, clip_count = _index(label, CLIPS)
+    return Bank(
+        data["glyphs"],
+        *(glyph_start, glyph_count, data["clothes"], clothes_start, clothes_count),
+        *(data["photos"], data["sound"], offset, length, voice, clip_start, clip_count, voices),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist: build it with `python -m benchmarks.streamworld.make_banks "
+            f"{path.parent}`"
+        )
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _index(label: Ints, labels: int) -> tuple[Ints, Ints]:
+    if (np.diff(label.astype(np.int64)) < 0).any():
+        raise ValueError("a bank's labels are not in order: build it again")
+    count = np.bincount(label, minlength=labels).astype(np.int64)
+    return np.cumsum(count) - count, count
