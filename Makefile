@@ -37,10 +37,7 @@ help:
 
 demo: $(VENV)/.demo-$(BACKEND)
 	$(BIN)/omnilive live --backend $(BACKEND) --source $(ASSETS)/demo.mp4 --fast \
-		--budget 640 --max-tokens 12 \
-		--ask "8: Which digit is on screen?" \
-		--ask "18: Where is the cat?" \
-		--ask "29.5: How many beeps were there?"
+		--budget 1024 --questions $(ASSETS)/demo.json
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

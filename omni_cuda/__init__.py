@@ -23,7 +23,7 @@ def load(
 
     Raises:
         BackendError: PyTorch, the device or the weight format is not there.
-        CheckpointError: a tensor is missing or does not fit the config.
+        CheckpointError: config, weights and tokenizer do not fit each other.
         BudgetError: the device cannot hold the weights.
     """
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from omni_cuda.arena import Cells
+from omni_cuda.rotary import Turns
 
 _SCORES = 1 << 24
 """Scores held at once: a long prefill takes its queries in blocks and needs no large scratch."""
@@ -22,6 +23,9 @@ class GroupView:
         order: ``int64[n]``.
         bias: ``float32[n]``, added to the scaled scores.
         query_order: ``int64[T]``.
+        turns: how queries are rotated for each stretch of live cells.
+        mass: ``float32[n]``, to which :func:`attend` adds what each cell gets, summed over queries,
+            heads and streams; None where nobody asks.
     """
 
     write: Cells
@@ -29,6 +33,8 @@ class GroupView:
     order: torch.Tensor
     bias: torch.Tensor
     query_order: torch.Tensor
+    turns: Turns
+    mass: torch.Tensor | None = None
 
 
 def attend(
@@ -41,10 +47,10 @@ def attend(
     """Each query over the cells of ``order <= its own``; exactly 0 where it sees none.
 
     Args:
-        queries: ``[streams, T, q_heads, head_dim]``, rotated.
+        queries: ``[streams, T, q_heads, head_dim]``, not rotated.
         keys, values: ``[n, streams, kv_heads, head_dim]``; query head ``h`` reads key head
             ``h // (q_heads // kv_heads)``.
-        view: orders and biases.
+        view: orders, biases and rotations; one softmax spans all its cells.
         scale: factor on the dot products.
 
     Returns:
@@ -59,17 +65,28 @@ def attend(
     out = torch.empty_like(queries)
     block = max(1, _SCORES // (streams * q_heads * cells))
     for start in range(0, count, block):
-        part = queries[:, start : start + block].float()
-        rows = part.shape[1]
-        grouped = part.reshape(streams, rows, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
-        scores = grouped.reshape(streams, kv_heads, -1, head_dim) @ k
+        turned = view.turns.rotated(queries, start, start + block)
+        rows = turned.shape[2]
+        grouped = turned.unflatten(3, (kv_heads, -1)).permute(0, 1, 3, 4, 2, 5)
+        grouped = grouped.reshape(-1, streams, kv_heads, q_heads // kv_heads * rows, head_dim)
+        scores = _scores(grouped, k, view.turns.runs)
         scores = scores.view(streams, kv_heads, -1, rows, cells).mul_(scale).add_(view.bias)
         seen = view.order <= view.query_order[start : start + block, None]
         shares = _masked_softmax(scores, seen)
+        if view.mass is not None:
+            view.mass.add_(shares.sum((0, 1, 2, 3)))
         mixed = shares.view(streams, kv_heads, -1, cells) @ v
         mixed = mixed.view(streams, kv_heads, -1, rows, head_dim).permute(0, 3, 1, 2, 4)
         out[:, start : start + block] = mixed.reshape(streams, rows, q_heads, head_dim)
     return out
+
+
+def _scores(
+    queries: torch.Tensor, keys: torch.Tensor, runs: tuple[tuple[int, int, int], ...]
+) -> torch.Tensor:
+    if len(runs) == 1:
+        return queries[0] @ keys
+    return torch.cat([queries[table] @ keys[..., start:stop] for start, stop, table in runs], -1)
 
 
 def _masked_softmax(scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 from omni_core.model_config import TextConfig
 from omni_cuda.arena import Arena
 from omni_cuda.attention import GroupView, attend
+from omni_cuda.rotary import rotate
 
 
 class RMSNorm(nn.Module):
@@ -42,15 +43,14 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
         arena: Arena,
         layer: int,
         view: GroupView,
     ) -> torch.Tensor:
         """Attention output of new tokens ``x[streams, T, hidden]``; writes them to their cells."""
-        queries = rotate(self._heads(self.q_proj(x)), cos, sin)
-        keys = rotate(self._heads(self.k_proj(x)), cos, sin)
+        queries = self._heads(self.q_proj(x))
+        keys = rotate(self._heads(self.k_proj(x)), *tables)
         values = self._heads(self.v_proj(x))
         arena.write(layer, view.write, keys.transpose(0, 1), values.transpose(0, 1))
         stored = arena.gather(layer, view.read)
@@ -87,14 +87,13 @@ class Layer(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
         arena: Arena,
         layer: int,
         view: GroupView,
     ) -> torch.Tensor:
         """New tokens ``x[streams, T, hidden]`` through layer ``layer`` of its group."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, arena, layer, view)
+        x = x + self.self_attn(self.input_layernorm(x), tables, arena, layer, view)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -126,17 +125,10 @@ class Backbone(nn.Module):
     ) -> torch.Tensor:
         """Logits ``float32[streams, k, vocab]`` of ``rows`` of ``x[streams, T, hidden]``.
 
-        ``tables`` are the cosines and sines ``[T, 1, head_dim / 2]``; layer ``l`` works on
+        ``tables`` are the keys' cosines and sines ``[T, 1, head_dim / 2]``; layer ``l`` works on
         ``views[l // layers_per_group]``.
         """
         depth = len(self.model.layers) // len(views)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, *tables, arena, index % depth, views[index // depth])
+            x = layer(x, tables, arena, index % depth, views[index // depth])
         return self.lm_head(self.model.norm(x[:, rows])).float()
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate ``x[..., T, heads, head_dim]`` in float32: dimension ``i`` pairs with ``i + half``."""
-    first, second = x.float().chunk(2, -1)
-    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
-    return turned.to(x.dtype)

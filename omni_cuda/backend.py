@@ -11,13 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from omni_core.backend import ArenaLayout, MemoryReport, MovePlan, StepPlan
+from omni_core.backend import ArenaLayout, MemoryReport, MovePlan, StepPlan, StepResult
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import LiveCells, TableMirror
-from omni_core.reference.rotary import rotary_tables
+from omni_core.plan_checks import check_layout, check_step
+from omni_core.stored_weights import AUDIO_PREFIX, VISION_PREFIX, check_weights, has_own_head
 from omni_cuda import devices, weights
 from omni_cuda.arena import Arena, Cells
 from omni_cuda.attention import GroupView
@@ -25,6 +26,7 @@ from omni_cuda.backbone import Backbone
 from omni_cuda.encoders import audio as audio_tower
 from omni_cuda.encoders import building
 from omni_cuda.encoders import vision as vision_tower
+from omni_cuda.rotary import StepRotary
 
 
 class TorchBackend:
@@ -50,6 +52,7 @@ class TorchBackend:
         self._weight_bytes = weights.weight_bytes(backbone, vision, audio)
         self.arena: Arena | None = None
         self.mirror: TableMirror | None = None
+        self.allocations = 0
 
     @classmethod
     def load(
@@ -59,12 +62,13 @@ class TorchBackend:
         place = devices.choose_device(device)
         dtype, bits = devices.choose_weights(weights, place)
         config = thinker_config(checkpoint.config)
+        check_weights(checkpoint, config)
         with torch.device("meta"):
             backbone = Backbone(config.text)
-        vision = vision_tower.build(config.raw["vision_config"])
-        audio = audio_tower.build(config.raw["audio_config"])
-        towers = [(vision, vision_tower.PREFIX), (audio, audio_tower.PREFIX)]
-        _check(checkpoint, config, backbone, towers, place, dtype, bits)
+        vision, audio = vision_tower.build(config.vision), audio_tower.build(config.audio)
+        towers = [(vision, VISION_PREFIX), (audio, AUDIO_PREFIX)]
+        own_head = has_own_head(checkpoint, config)
+        _require_room(backbone, towers, own_head, place, dtype, bits)
         with _out_of_memory("the weights"):
             _fill(checkpoint, config, backbone, towers, place, dtype, bits)
         return cls(config, backbone, vision, audio, place, dtype, streams)
@@ -91,21 +95,10 @@ class TorchBackend:
             BudgetError: the device cannot hold it.
             PlanError: the layout is not this model's.
         """
-        text = self.config.text
-        found = (
-            layout.groups * layout.layers_per_group,
-            layout.kv_heads,
-            layout.head_dim,
-            layout.streams,
-        )
-        expected = (text.layers, text.kv_heads, text.head_dim, self.streams)
-        if found != expected:
-            raise PlanError(
-                f"the layout has (layers, kv_heads, head_dim, streams) {found}, but the model has "
-                f"{expected}: make the layout from its config"
-            )
+        check_layout(layout, self.config.text, self.streams)
         # The old arena goes first: two would not fit.
         self.arena = self.mirror = None
+        self.allocations += 1
         self.arena = Arena(layout, self._device, self._dtype)
         self.mirror = TableMirror(layout)
 
@@ -123,10 +116,8 @@ class TorchBackend:
             return torch.cat(rows).expand(self.streams, -1, -1)
 
     @torch.inference_mode()
-    def forward(
-        self, plan: StepPlan, embeddings: torch.Tensor | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Run a step; logits ``float32[streams, k, vocab]``.
+    def forward(self, plan: StepPlan, embeddings: torch.Tensor | None = None) -> StepResult:
+        """Run a step.
 
         Raises:
             PlanError: the plan does not fit; nothing has changed.
@@ -134,24 +125,22 @@ class TorchBackend:
         """
         arena, mirror = self._allocated()
         mirror.check(plan)
-        _check_step(plan, embeddings, self.streams, self.config.text.vocab)
+        encoded = 0 if embeddings is None else embeddings.shape[1]
+        check_step(plan, self.config.text.vocab, self.streams, encoded)
         with _out_of_memory(f"a step of {plan.tokens.shape[1]} tokens"):
-            live = mirror.preview(plan)
-            queries = self._upload(plan.order)
-            views = [
-                self._view(cells, group, queries)
-                for cells, group in zip(plan.cells, live, strict=True)
-            ]
+            rotary = StepRotary(plan.positions, self.config.text, self._device)
+            views = self._views(plan, mirror.preview(plan), rotary)
             logits = self.backbone(
                 self._embed(plan, embeddings),
-                self._tables(plan),
+                rotary.tables(),
                 arena,
                 views,
                 self._upload(plan.logits).long(),
             )
-            result: npt.NDArray[np.float32] = logits.cpu().numpy()
+            rows: npt.NDArray[np.float32] = logits.cpu().numpy()
+            mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
         mirror.commit(plan)
-        return result
+        return StepResult(rows, mass if plan.mass else None)
 
     @torch.inference_mode()
     def move(self, plan: MovePlan) -> None:
@@ -172,16 +161,20 @@ class TorchBackend:
             raise PlanError("no arena is allocated; call allocate before the first plan")
         return self.arena, self.mirror
 
-    def _view(
-        self, written: npt.NDArray[np.int32], live: LiveCells, queries: torch.Tensor
-    ) -> GroupView:
-        return GroupView(
-            Cells.of(written, self._device),
-            Cells.of(live.cells, self._device),
-            self._upload(live.order),
-            self._upload(live.bias),
-            queries,
-        )
+    def _views(self, plan: StepPlan, live: list[LiveCells], rotary: StepRotary) -> list[GroupView]:
+        queries = self._upload(plan.order)
+        return [
+            GroupView(
+                Cells.of(written, self._device),
+                Cells.of(group.cells, self._device),
+                self._upload(group.order),
+                self._upload(group.bias),
+                queries,
+                rotary.turns(group.runs()),
+                torch.zeros(group.cells.size, device=self._device) if plan.mass else None,
+            )
+            for written, group in zip(plan.cells, live, strict=True)
+        ]
 
     def _embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> torch.Tensor:
         ids = self._upload(np.maximum(plan.tokens, 0))
@@ -192,29 +185,22 @@ class TorchBackend:
             x[:, self._upload(places)] = embeddings[:, taken].to(x.dtype)
         return x
 
-    def _tables(self, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
-        text = self.config.text
-        cos, sin = rotary_tables(plan.positions, text.head_dim, text.rope_theta, text.mrope_section)
-        return self._upload(cos[:, None]), self._upload(sin[:, None])
-
     def _upload(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return devices.upload(array, self._device)
 
 
-def _check(
-    checkpoint: Checkpoint,
-    config: ThinkerConfig,
+def _require_room(
     backbone: Backbone,
     towers: list[tuple[nn.Module, str]],
+    own_head: bool,
     device: torch.device,
     dtype: torch.dtype,
     bits: int | None,
 ) -> None:
-    head = None if weights.has_own_head(checkpoint, config) else "lm_head.weight"
-    numbers = weights.check(backbone, checkpoint, config.prefix, skip=head)
+    numbers = sum(p.numel() for part in [backbone, *dict(towers)] for p in part.parameters())
+    if not own_head:
+        numbers -= backbone.lm_head.weight.numel()
     layers = sum(p.numel() for p in backbone.model.layers.parameters()) if bits == 8 else 0
-    for tower, prefix in towers:
-        numbers += weights.check(tower, checkpoint, config.prefix + prefix)
     size = (numbers - layers) * dtype.itemsize + layers
     devices.require_room(size, device, "the model", "use --weights 8 or a smaller model")
 
@@ -233,28 +219,6 @@ def _fill(
     for tower, prefix in towers:
         weights.fill(tower, checkpoint, config.prefix + prefix, device, dtype)
         building.place_tables(tower, device)
-
-
-def _check_step(plan: StepPlan, embeddings: torch.Tensor | None, streams: int, vocab: int) -> None:
-    # On a card, an index out of range ends the whole process's CUDA context.
-    if plan.tokens.shape[0] != streams:
-        raise PlanError(f"the plan has {plan.tokens.shape[0]} streams, the backend {streams}")
-    text = plan.tokens[:, plan.rows < 0]
-    if text.size and not 0 <= text.min() <= text.max() < vocab:
-        raise PlanError(
-            f"token ids {text.min()} to {text.max()} with a vocabulary of {vocab}: tokenizer and "
-            "weights are of different models"
-        )
-    given = 0 if embeddings is None else embeddings.shape[1]
-    if plan.rows.size and plan.rows.max() >= given:
-        raise PlanError(
-            f"the plan reads embedding row {plan.rows.max()}, but {given} rows were encoded"
-        )
-    if plan.logits.size and not 0 <= plan.logits.min() <= plan.logits.max() < plan.rows.size:
-        raise PlanError(
-            f"logits are asked of rows {plan.logits.min()} to {plan.logits.max()} of a step of "
-            f"{plan.rows.size} tokens"
-        )
 
 
 @contextmanager

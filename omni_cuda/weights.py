@@ -1,4 +1,4 @@
-"""From safetensors to modules: names and shapes are checked, then only the thinker is read."""
+"""From safetensors to modules: only the thinker's tensors are read."""
 
 from __future__ import annotations
 
@@ -12,36 +12,9 @@ from torch import nn
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import CheckpointError
 from omni_core.model_config import ThinkerConfig
+from omni_core.stored_weights import has_own_head
 from omni_cuda.backbone import Backbone
 from omni_cuda.int8 import quantise
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_HEAD = "lm_head.weight"
-
-
-def has_own_head(checkpoint: Checkpoint, config: ThinkerConfig) -> bool:
-    """Whether the head is a tensor of its own; where it is stored, it is used, tied or not."""
-    return config.prefix + _HEAD in checkpoint.tensors or not config.text.tied
-
-
-def check(module: nn.Module, checkpoint: Checkpoint, prefix: str, skip: str | None = None) -> int:
-    """Check that every tensor of ``module`` is stored as floats in its shape; gives their number.
-
-    Raises:
-        CheckpointError: naming the tensor.
-    """
-    numbers = 0
-    for name, value in module.state_dict().items():
-        if name == skip:
-            continue
-        info = checkpoint.require(prefix + name, tuple(value.shape))
-        if info.dtype not in _FLOATS:
-            raise CheckpointError(
-                f"{info.file}: tensor {prefix + name} is stored as {info.dtype}, expected one of "
-                f"{', '.join(_FLOATS)}; use the checkpoint as released and --weights 8 to quantise"
-            )
-        numbers += value.numel()
-    return numbers
 
 
 def fill(

@@ -19,12 +19,12 @@ def load(
         device: ``auto`` (a GPU where MLX has one, else the CPU), ``gpu`` or ``cpu``.
         weights: ``auto`` (``f32`` on the CPU, ``bf16`` elsewhere), ``f32``, ``bf16``, or ``8`` or
             ``4`` bits for the text backbone.
-        streams: how many streams share each plan until an arena says otherwise.
+        streams: how many streams of one layout each step runs.
 
     Raises:
         BackendError: MLX or the device is absent, or the words are unknown.
         BudgetError: the device cannot hold the weights.
-        CheckpointError: a tensor is missing or has another shape than the config says.
+        CheckpointError: config, weights and tokenizer do not fit each other.
     """
     try:
         import mlx.core  # noqa: F401

@@ -11,6 +11,10 @@ import numpy.typing as npt
 
 from omni_core.paging.mirror import LiveCells
 from omni_core.units import Int64
+from omni_mlx.rotary import Turns
+
+SCORES = 1 << 24
+"""Scores held at once where they are spelled out: longer prefills take their queries in blocks."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,57 @@ def sparse_page_attention(
     if sight.blind is not None:
         out = mx.where(sight.blind, mx.zeros_like(out), out)
     return out.astype(queries.dtype)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What tells which cells a query sees: ``int64[T, 1]``, ``int64[n]``, and ``float32[n]``."""
+
+    queries: mx.array
+    cells: mx.array
+    bias: mx.array
+
+    @staticmethod
+    def of(live: LiveCells, query_order: Int64) -> Orders:
+        """Of a layer group."""
+        return Orders(mx.array(query_order)[:, None], mx.array(live.order), mx.array(live.bias))
+
+
+def turned_attention(
+    queries: mx.array, keys: mx.array, values: mx.array, turns: Turns, orders: Orders, scale: float
+) -> tuple[mx.array, mx.array]:
+    """Attention whose scores are spelled out, in float32: over frames, and for what cells got.
+
+    Args:
+        queries: ``[streams, q_heads, T, head_dim]``, not rotated.
+        keys, values: ``[streams, kv_heads, n, head_dim]``, oldest cell first; ``n`` is above 0.
+        turns: how queries are rotated for each stretch of cells; one softmax spans them all.
+        orders: queries see cells of ``order <= their own``.
+        scale: factor on the dot products.
+
+    Returns:
+        ``[streams, q_heads, T, head_dim]``, of the queries' dtype, exactly 0 where nothing is seen;
+        and ``float32[n]``, shares summed over queries, heads and streams.
+    """
+    streams, q_heads, count, head_dim = queries.shape
+    kv_heads, cells = keys.shape[1:3]
+    columns = keys.astype(mx.float32).swapaxes(2, 3)
+    stretches = [(columns[..., start:stop], table) for start, stop, table in turns.runs]
+    wide, parts, mass = values.astype(mx.float32), [], mx.zeros(cells)
+    block = max(1, SCORES // (streams * q_heads * cells))
+    for start in range(0, count, block):
+        stop = min(start + block, count)
+        turned = turns.slice(start, stop)(queries[:, :, start:stop].astype(mx.float32))
+        grouped = turned.reshape(turned.shape[0], streams, kv_heads, -1, head_dim)
+        scores = mx.concatenate([grouped[table] @ piece for piece, table in stretches], axis=-1)
+        scores = scores.reshape(streams, kv_heads, -1, stop - start, cells) * scale + orders.bias
+        seen = orders.cells <= orders.queries[start:stop]
+        shares = mx.softmax(mx.where(seen, scores, -mx.inf), axis=-1)
+        # A query that sees nothing has no softmax, and what stands in its place is not shown.
+        shares = mx.where(seen, shares, 0.0)
+        mass = mass + shares.sum(axis=(0, 1, 2, 3))
+        mixed = shares.reshape(streams, kv_heads, -1, cells) @ wide
+        parts.append(mixed.reshape(streams, q_heads, -1, head_dim).astype(queries.dtype))
+        if block < count:
+            mx.eval(parts[-1], mass)
+    return mx.concatenate(parts, axis=2), mass

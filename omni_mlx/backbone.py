@@ -10,14 +10,8 @@ import mlx.nn as nn
 from omni_core.model_config import TextConfig
 
 Attend = Callable[[mx.array, mx.array, mx.array], mx.array]
-"""Stores new keys and values, then attends; all are ``[streams, heads, T, head_dim]``."""
-
-
-def rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
-    """Rotate ``[..., T, head_dim]`` by tables ``float32[T, head_dim / 2]``, in float32."""
-    first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
-    turned = mx.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x.dtype)
+"""Rotates and stores new keys, stores values, then attends: takes queries, keys and values, none of
+them rotated, and all are ``[streams, heads, T, head_dim]``."""
 
 
 class SelfAttention(nn.Module):
@@ -32,16 +26,14 @@ class SelfAttention(nn.Module):
         self.v_proj = nn.Linear(config.hidden, narrow, bias=True)
         self.o_proj = nn.Linear(wide, config.hidden, bias=False)
 
-    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array, attend: Attend) -> mx.array:
+    def __call__(self, x: mx.array, attend: Attend) -> mx.array:
         """``[streams, T, hidden]`` to the same."""
         streams, count, _ = x.shape
 
         def heads(y: mx.array) -> mx.array:
             return y.reshape(streams, count, -1, self._head_dim).swapaxes(1, 2)
 
-        queries = rotate(heads(self.q_proj(x)), cos, sin)
-        keys = rotate(heads(self.k_proj(x)), cos, sin)
-        out = attend(queries, keys, heads(self.v_proj(x)))
+        out = attend(heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x)))
         return self.o_proj(out.swapaxes(1, 2).reshape(streams, count, -1))
 
 
@@ -69,9 +61,9 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden, config.rms_eps)
         self.mlp = GatedMLP(config.hidden, config.intermediate, bias=False)
 
-    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array, attend: Attend) -> mx.array:
+    def __call__(self, x: mx.array, attend: Attend) -> mx.array:
         """``[streams, T, hidden]`` to the same."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attend)
+        x = x + self.self_attn(self.input_layernorm(x), attend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

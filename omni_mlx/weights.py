@@ -1,4 +1,4 @@
-"""Weights out of safetensors: checked first, then read, converted and quantised."""
+"""Weights out of safetensors: read, converted and quantised."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from omni_core.checkpoints import Checkpoint, TensorInfo
-from omni_core.errors import BudgetError, CheckpointError
+from omni_core.errors import BudgetError
 
-_FLOATS = ("F32", "F16", "BF16")
 _GROUP = 64
 """Weights that share a scale and an offset, as mlx-lm quantises."""
 
@@ -34,7 +33,7 @@ class Part:
 def load_parts(
     parts: Sequence[Part], checkpoint: Checkpoint, dtype: mx.Dtype, capacity: int
 ) -> int:
-    """Fill the modules; only the files that hold their tensors are opened.
+    """Fill the modules from a checked checkpoint; only the files of their tensors are opened.
 
     Args:
         dtype: of parameters that are not quantised.
@@ -44,8 +43,7 @@ def load_parts(
         Bytes of all parameters.
 
     Raises:
-        CheckpointError: a tensor is missing or of another shape or kind; before anything is read.
-        BudgetError: the weights alone are more than the device holds; likewise.
+        BudgetError: the weights alone are more than the device holds; before anything is read.
     """
     found = [_locate(part, checkpoint) for part in parts]
     width = dtype.size * 8
@@ -67,23 +65,8 @@ def load_parts(
 
 
 def _locate(part: Part, checkpoint: Checkpoint) -> dict[str, TensorInfo]:
-    infos = {}
-    for name, parameter in tree_flatten(part.module.parameters()):
-        stored = _stored_shapes(part.module).get(name, parameter.shape)
-        info = checkpoint.require(part.prefix + name, stored)
-        if info.dtype not in _FLOATS:
-            raise CheckpointError(
-                f"{info.file}: tensor {part.prefix + name} is stored as {info.dtype}, expected one "
-                f"of {', '.join(_FLOATS)}; quantised checkpoints are not supported: use the "
-                "released one with --weights 8 or 4"
-            )
-        infos[name] = info
-    return infos
-
-
-def _stored_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Shapes in the file of those parameters that the module keeps in another layout."""
-    return getattr(module, "stored_shapes", {})
+    names = [name for name, _ in tree_flatten(part.module.parameters())]
+    return {name: checkpoint.tensors[part.prefix + name] for name in names}
 
 
 def _assign(part: Part, infos: dict[str, TensorInfo], dtype: mx.Dtype) -> None:
@@ -93,7 +76,7 @@ def _assign(part: Part, infos: dict[str, TensorInfo], dtype: mx.Dtype) -> None:
         stored = mx.load(str(file), stream=mx.cpu)
         for name in (name for name, info in infos.items() if info.file == file):
             tensor = stored[part.prefix + name]
-            if name in _stored_shapes(part.module):
+            if name in getattr(part.module, "relaid", ()):
                 tensor = _relaid(tensor, shapes[name])
             pairs.append((name, tensor.astype(dtype)))
     part.module.load_weights(pairs)

@@ -13,8 +13,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from omnilive.models import load as load
     from omnilive.stream import open_clip as open_clip
@@ -24,7 +23,7 @@ __all__ = ["load", "open_clip"]
 _HOMES = {"load": "omnilive.models", "open_clip": "omnilive.stream"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Imported on first use, so that `omnilive --help` needs neither PyAV nor a backend.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

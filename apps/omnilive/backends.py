@@ -41,6 +41,18 @@ def choose(name: str) -> str:
     return installed[0]
 
 
+def check(name: str, device: str, weights: str) -> None:
+    """Refuse a device or a number format that a backend has not, before anything is loaded.
+
+    Raises:
+        BackendError: with what there is.
+    """
+    devices = import_module(f"omni_{name}.devices")
+    place = devices.choose_device(device)
+    if name == "cuda":  # MLX has every format
+        devices.choose_weights(weights, place)
+
+
 def load_backend(name: str, checkpoint: Checkpoint, device: str, weights: str) -> Backend:
     """Load a checkpoint's weights on a backend."""
     twin = import_module(f"omni_{name}")

@@ -1,19 +1,20 @@
 """The ``omnilive`` command: which part does the work, and how it ends.
 
-Nothing heavy is imported before the words are read, so help works without a backend or codecs.
+Next to nothing is imported before ``main`` runs, so that a Ctrl-C ends it in good order from the
+start; no backend and no codec before the words are read, so that help works without them.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
+import signal
 import sys
-from collections.abc import Sequence
 
-from omni_core.errors import OmniError
-from omnilive.grammar import WRONG_USAGE, parser
-from omnilive.options import LiveOptions, ModelOptions, UsageError
-from omnilive.output import say
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from omnilive.options import ModelOptions
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -21,51 +22,89 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
-    0 done, 1 failed with one line on stderr, 2 wrong usage, 130 ended by a second Ctrl-C.
+    0 done, 1 failed with one line on stderr, 2 wrong usage, 130 ended by a Ctrl-C before the
+    stream began, or by a second one.
     """
-    arguments = parser().parse_args(argv)
     try:
+        from omnilive.interrupts import at_once
+
+        with at_once():
+            return _run(argv)
+    except KeyboardInterrupt:
+        _let_go(argv is None)
+        from omnilive.terminal import say
+
+        say("interrupted")
+        return INTERRUPTED
+    finally:
+        _let_go(argv is None)
+
+
+def _let_go(process: bool) -> None:
+    """Nothing is left to do: where the process ends here, another Ctrl-C ends it without a word."""
+    if process:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    from omni_core.errors import OmniError
+    from omnilive import terminal
+    from omnilive.grammar import WRONG_USAGE, parser
+    from omnilive.options import UsageError
+
+    debug = False
+    try:
+        terminal.claim()
+        arguments = parser().parse_args(argv)
+        debug = arguments.debug
         code = _COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
+        terminal.put("")
         return code
     except UsageError as error:
-        say(_one_line(error))
+        terminal.say(str(error))
         return WRONG_USAGE
     except BrokenPipeError:
         # Who read the output has left: nothing to report, and nobody to report it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.abandon()
         return DONE
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-    except OmniError as error:
-        if arguments.debug:
-            raise
-        say(_one_line(error))
-        return FAILED
     except Exception as error:
-        if arguments.debug:
+        if isinstance(error, terminal.OutputError):
+            terminal.abandon()
+        if debug:
             raise
-        say(f"unexpected {type(error).__name__}: {_one_line(error)} (--debug shows where)")
+        if isinstance(error, OmniError):
+            terminal.say(str(error))
+        else:
+            kind = type(error).__name__
+            terminal.say(f"unexpected {kind}: {error} (--debug shows where)")
         return FAILED
 
 
 def _live(arguments: argparse.Namespace) -> int:
+    from omnilive.options import LiveOptions
+    from omnilive.question_files import read_questions
+
+    asks = list(arguments.ask)
+    if arguments.questions is not None:
+        asks += read_questions(arguments.questions)
     options = LiveOptions(
-        model=ModelOptions(arguments.model, arguments.backend, arguments.device, arguments.weights),
+        model=_model(arguments),
         source=arguments.source,
         retention=arguments.retention,
+        sinks=arguments.sinks,
+        layout=arguments.layout,
         budget=arguments.budget,
         system=arguments.system,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
         seed=arguments.seed,
-        asks=tuple(sorted(arguments.ask, key=lambda ask: ask.time)),
+        asks=tuple(sorted(asks, key=lambda ask: ask.time)),
         fast=arguments.fast,
         loop=arguments.loop,
         duration=arguments.duration,
         jsonl=arguments.jsonl,
         record=arguments.record,
+        explain=arguments.explain,
     )
     from omnilive.live import run
 
@@ -90,11 +129,32 @@ def _replay(arguments: argparse.Namespace) -> int:
     return DONE if same else FAILED
 
 
-_COMMANDS = {"live": _live, "replay": _replay}
+def _calibrate_retention(arguments: argparse.Namespace) -> int:
+    from omnilive.options import CalibrateOptions
+
+    options = CalibrateOptions(
+        model=_model(arguments),
+        out=arguments.out,
+        sources=tuple(arguments.source),
+        plot=arguments.plot,
+        cover=arguments.cover,
+        recent=arguments.recent,
+        budget=arguments.budget,
+        system=arguments.system,
+    )
+    from omnilive.calibrate import run
+
+    run(options)
+    return DONE
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+def _model(arguments: argparse.Namespace) -> ModelOptions:
+    from omnilive.options import ModelOptions
+
+    return ModelOptions(arguments.model, arguments.backend, arguments.device, arguments.weights)
+
+
+_COMMANDS = {"live": _live, "replay": _replay, "calibrate retention": _calibrate_retention}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from av.stream import Disposition
 
 from omni_core.errors import MediaError
 from omni_core.frontend.base import SAMPLE_RATE
+from omni_core.frontend.framing import LONGEST_JUMP
 from omnilive.media import Picture, Sound, silence
 
 # Containers round timestamps, some to 1 ms; below this, sound is taken as unbroken.
@@ -50,7 +51,11 @@ def usable_stream(container: Any, kind: str) -> Any:
 
 
 def pictures(path: Path, origin: float, warn: Warn) -> Iterator[Picture]:
-    """Frames, upright, at seconds counted from the container's time ``origin``."""
+    """Frames, upright, at seconds counted from the container's time ``origin``.
+
+    Raises:
+        MediaError: timestamps that leap by over an hour.
+    """
     last, length = -1.0, 0.04
     for frame in _decoded(path, "video", warn):
         if frame.duration and frame.time_base:
@@ -58,6 +63,7 @@ def pictures(path: Path, origin: float, warn: Warn) -> Iterator[Picture]:
         time = last + length if frame.time is None else frame.time - origin
         if time <= last or time < 0:
             continue
+        _check_leap(path, "picture", last, time)
         last = time
         rgb = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
         yield Picture(time, np.ascontiguousarray(rgb), length)
@@ -67,11 +73,15 @@ def sounds(path: Path, origin: float, end: float | None, warn: Warn) -> Iterator
     """Sound from second 0 on without a gap: pauses in the file's timestamps become silence.
 
     ``end`` is the container's time at which it says that sound ends, or None if it does not.
+
+    Raises:
+        MediaError: timestamps that leap by over an hour.
     """
     done = 0
     for time, samples in _unpadded(_resampled(path, warn), end):
         ahead = 0 if time is None else round((time - origin) * SAMPLE_RATE) - done
         if ahead > _JITTER:
+            _check_leap(path, "sound", done / SAMPLE_RATE, (done + ahead) / SAMPLE_RATE)
             yield from silence(done / SAMPLE_RATE, (done + ahead) / SAMPLE_RATE)
             done += ahead
         elif ahead < -_JITTER:
@@ -79,6 +89,17 @@ def sounds(path: Path, origin: float, end: float | None, warn: Warn) -> Iterator
         if samples.size:
             yield Sound(done / SAMPLE_RATE, samples)
             done += samples.size
+
+
+def _check_leap(path: Path, what: str, last: float, time: float) -> None:
+    """Refuse a hole that would have to be filled for hours: the timestamps are wrong."""
+    last = max(0.0, last)
+    if time - last > LONGEST_JUMP:
+        raise MediaError(
+            f"{path}: the {what} leaps from {last:.1f} s to {time:.1f} s, over the "
+            f"{LONGEST_JUMP:.0f} s that a pause may last; write the clip anew with timestamps of "
+            "one running clock"
+        )
 
 
 def _unpadded(pieces: Iterator[_Piece], end: float | None) -> Iterator[_Piece]:

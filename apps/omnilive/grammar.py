@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from omni_core.budget import parse_budget
-from omni_core.errors import OmniError
-from omnilive.options import BACKENDS, RETENTION, WEIGHTS, parse_ask
-from omnilive.output import say
+from omni_core.calibration import COVER
+from omni_core.mass_profile import RECENT
+from omnilive import reading
+from omnilive.options import BACKENDS, LAYOUT, RETENTION, WEIGHTS
+from omnilive.terminal import put, say
 
 WRONG_USAGE = 2
 _HELP_WIDTH = 96
@@ -32,15 +33,23 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_live(commands)
     _add_replay(commands)
+    _add_calibrate(commands)
     return top
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
-    """The grammar of each command by name."""
-    for action in parser()._actions:
+    """The grammar of each command by its words, as ``live`` or ``calibrate retention``."""
+    return dict(_leaves(parser()))
+
+
+def _leaves(command: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in command._actions:
         if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
+            for name, part in action.choices.items():
+                deeper = list(_leaves(part))
+                yield from ((f"{name} {rest}", leaf) for rest, leaf in deeper)
+                if not deeper:
+                    yield name, part
 
 
 def _add_live(commands: Any) -> None:
@@ -65,10 +74,12 @@ def _add_live(commands: Any) -> None:
         help="as fast as it goes, nothing dropped; otherwise in real time",
     )
     length = clip.add_mutually_exclusive_group()
-    length.add_argument("--loop", type=_count, default=1, metavar="N", help="play the clip N times")
+    length.add_argument(
+        "--loop", type=reading.count, default=1, metavar="N", help="play the clip N times"
+    )
     length.add_argument(
         "--duration",
-        type=_seconds,
+        type=reading.seconds,
         metavar="S",
         help="play S seconds, the clip repeating as needed",
     )
@@ -81,39 +92,54 @@ def _add_live(commands: Any) -> None:
         help="which tokens stay (default: %(default)s)",
     )
     cache.add_argument(
-        "--budget",
-        type=_budget,
-        metavar="CELLS|BYTES",
-        help="cells alive at a unit's end, as 8192, or bytes, as 2GB; if left out, a size that "
-        "suits the machine",
+        "--sinks",
+        type=Path,
+        metavar="FILE",
+        help="how many tokens omnipick keeps of each old unit, from `omnilive calibrate retention`",
     )
+    cache.add_argument(
+        "--layout",
+        choices=LAYOUT,
+        default="page",
+        help="where tokens are placed; native and eager are there to compare with (default: "
+        "%(default)s)",
+    )
+    _add_budget(cache)
     answers = live.add_argument_group("answers")
     answers.add_argument(
         "--ask",
-        type=_ask,
+        type=reading.ask,
         action="append",
         default=[],
         metavar="'SECONDS: QUESTION'",
         help="ask at a second of the stream; may be given several times",
     )
-    answers.add_argument("--system", metavar="TEXT", help="system prompt, kept for ever")
+    answers.add_argument(
+        "--questions",
+        type=Path,
+        metavar="FILE",
+        help="more questions, from a JSON file; true answers in it are shown beside the model's",
+    )
+    answers.add_argument(
+        "--system", type=reading.text, metavar="TEXT", help="system prompt, kept for ever"
+    )
     answers.add_argument(
         "--max-tokens",
-        type=_count,
+        type=reading.count,
         default=64,
         metavar="N",
         help="longest answer (default: %(default)s)",
     )
     answers.add_argument(
         "--temperature",
-        type=_temperature,
+        type=reading.temperature,
         default=0.0,
         metavar="X",
         help="0 takes the likeliest token (default: %(default)s)",
     )
     answers.add_argument(
         "--seed",
-        type=_seed,
+        type=reading.seed,
         default=0,
         metavar="N",
         help="of the draws, with a temperature above 0 (default: %(default)s)",
@@ -122,6 +148,12 @@ def _add_live(commands: Any) -> None:
     out.add_argument("--jsonl", action="store_true", help="one JSON object a line on stdout")
     out.add_argument(
         "--record", type=Path, metavar="DIR", help="keep media and plans in a new folder"
+    )
+    out.add_argument(
+        "--explain",
+        type=Path,
+        metavar="FILE",
+        help="write a line for each unit: what was kept and dropped and why, and the page map",
     )
     _add_debug(out)
     live.set_defaults(command="live")
@@ -149,6 +181,76 @@ def _add_replay(commands: Any) -> None:
     out.add_argument("--jsonl", action="store_true", help="one JSON object on stdout")
     _add_debug(out)
     replay.set_defaults(command="replay")
+
+
+def _add_calibrate(commands: Any) -> None:
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="measure a model for settings that depend on it",
+        usage="omnilive calibrate WHAT ...",
+        description="Measure a model for settings that depend on it.",
+        formatter_class=_formatter,
+    )
+    kinds = calibrate.add_subparsers(
+        prog="omnilive calibrate", title="what", metavar="WHAT", required=True
+    )
+    retention = kinds.add_parser(
+        "retention",
+        help="count the sinks that --retention omnipick keeps of old units",
+        usage="omnilive calibrate retention --out FILE [OPTIONS]",
+        description="Let clips flow through a model with everything kept, measure how its "
+        "attention on old units spreads over the tokens of each modality's span, and write how "
+        "many first tokens cover a share of it, for `omnilive live --sinks FILE`. A clip is "
+        "followed until the budget is full.",
+        formatter_class=_formatter,
+    )
+    retention.add_argument(
+        "--source",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CLIP",
+        help="video or sound file, may be given several times; the shipped demo clip if left out",
+    )
+    retention.add_argument(
+        "--cover",
+        type=reading.share,
+        default=COVER,
+        metavar="X",
+        help="share of a modality's mass that its sinks are to cover (default: %(default)s)",
+    )
+    retention.add_argument(
+        "--recent",
+        type=reading.count,
+        default=RECENT,
+        metavar="N",
+        help="newest units that do not count as old (default: %(default)s)",
+    )
+    retention.add_argument("--system", type=reading.text, metavar="TEXT", help="system prompt")
+    _add_budget(retention)
+    _add_model(retention)
+    out = retention.add_argument_group("output")
+    out.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the JSON file to write"
+    )
+    out.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.png",
+        help="draw attention by query unit and key offset",
+    )
+    _add_debug(out)
+    retention.set_defaults(command="calibrate retention")
+
+
+def _add_budget(group: Any) -> None:
+    group.add_argument(
+        "--budget",
+        type=reading.budget,
+        metavar="CELLS|BYTES",
+        help="cells alive at a unit's end, as 8192, or bytes, as 2GB; if left out, a size that "
+        "suits the machine",
+    )
 
 
 def _add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
@@ -186,50 +288,15 @@ class _Parser(argparse.ArgumentParser):
     """Wrong usage is told in one line."""
 
     def error(self, message: str) -> NoReturn:
-        say(f"{' '.join(message.split())} (see `{self.prog} --help`)")
+        say(f"{message} (see `{self.prog} --help`)")
         raise SystemExit(WRONG_USAGE)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        put(message)
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, max_help_position=30, width=_HELP_WIDTH)
-
-
-def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let argparse show the message of what could not be read."""
-
-    def reader(text: str) -> Any:
-        try:
-            return read(text)
-        except (ValueError, OmniError) as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return reader
-
-
-def _read_budget(text: str) -> str:
-    parse_budget(text)
-    return text
-
-
-def _number(low: float, what: str, kind: type) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = None
-        if number is None or not low <= number < float("inf"):
-            raise ValueError(f"{text!r} is not {what}")
-        return number
-
-    return _typed(read)
-
-
-_ask = _typed(parse_ask)
-_budget = _typed(_read_budget)
-_count = _number(1, "a whole number from 1", int)
-_seed = _number(0, "a whole number from 0", int)
-_temperature = _number(0, "a number from 0", float)
-_seconds = _number(0.001, "a number of seconds above 0", float)
 
 
 def _version() -> str:

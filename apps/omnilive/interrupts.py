@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 _NOTICE = b"\nomnilive: ending after this step; Ctrl-C again ends at once\n"
+_PEACE = 1.0
 
 
 @contextmanager
@@ -18,9 +20,6 @@ def gently(stop: Callable[[], None]) -> Iterator[None]:
 
     Outside of the main thread, where Python delivers no signals, nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     count = 0
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
@@ -29,9 +28,38 @@ def gently(stop: Callable[[], None]) -> Iterator[None]:
         if count > 1:
             raise KeyboardInterrupt
         # Not print: the signal may have come in the middle of one.
-        os.write(2, _NOTICE)
+        with suppress(OSError):
+            os.write(2, _NOTICE)
         stop()
 
+    with _handling(handle):
+        yield
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Raise KeyboardInterrupt at a Ctrl-C inside the block, and leave the cleaning up in peace.
+
+    Those of the second after it are taken for the same one.
+    """
+    last = float("-inf")
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > _PEACE:
+            last = now
+            raise KeyboardInterrupt
+
+    with _handling(handle):
+        yield
+
+
+@contextmanager
+def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGINT, handle)
     try:
         yield

@@ -16,6 +16,8 @@ from omnilive.tokenizer import FileTokenizer
 
 EMBEDDED = "embedded"
 """The name of the checkpoint that ships with omnilive."""
+EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
+"""Where it lies."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,13 @@ class Prepared:
         """Bytes that a key or value number will take, as far as can be told yet."""
         return backends.expected_element(self.backend, self.device, self.weights)
 
-    @property
-    def location(self) -> str:
-        """A name under which the model is found again from any folder."""
-        if self.name == EMBEDDED or hub.is_hub_id(self.name):
-            return self.name
-        return str(self.checkpoint.path.resolve())
+    def check(self) -> None:
+        """Refuse a device or a number format that the backend has not.
+
+        Raises:
+            BackendError: with what there is.
+        """
+        backends.check(self.backend, self.device, self.weights)
 
     def load(self) -> Model:
         """Load the weights.
@@ -93,9 +96,16 @@ def load(
     return prepare(model, backend, device, weights).load()
 
 
+def location(model: str) -> str:
+    """A name under which a model is found again from any folder."""
+    if model == EMBEDDED or hub.is_hub_id(model):
+        return model
+    return str(Path(model).resolve())
+
+
 def _folder(model: str) -> Path:
     if model == EMBEDDED:
-        return Path(__file__).parent / "assets" / "embedded"
+        return EMBEDDED_FOLDER
     if hub.is_hub_id(model):
         return hub.fetch(model)
     if not Path(model).is_dir():

@@ -6,11 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from omni_core.calibration import COVER
 from omni_core.errors import OmniError
+from omni_core.mass_profile import RECENT
+from omni_core.paging import LAYOUTS
+from omni_core.retention import POLICIES
 
 BACKENDS = ("auto", "mlx", "cuda")
 WEIGHTS = ("auto", "f32", "bf16", "8", "4")
-RETENTION = ("no-slide", "fifo", "omnipick")
+RETENTION = tuple(POLICIES)
+LAYOUT = tuple(LAYOUTS)
 _ASK = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*:\s*(\S.*?)\s*", re.DOTALL)
 
 
@@ -20,10 +25,11 @@ class UsageError(OmniError):
 
 @dataclass(frozen=True, order=True)
 class Ask:
-    """A question and the second of the stream at which it is put."""
+    """A question, the second of the stream at which it is put, and its true answer if known."""
 
     time: float
     question: str
+    truth: str | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class LiveOptions:
 
     Attributes:
         source: the clip, or None for the shipped one.
+        sinks: a calibration for OmniPick, or None for its defaults.
         budget: cells or bytes as text, or None for a size that suits the machine.
         system: system prompt, or None for the core's own.
         asks: questions by time.
@@ -49,11 +56,14 @@ class LiveOptions:
         loop: how often the clip plays.
         duration: seconds of stream, the clip repeating as needed; overrides ``loop``.
         record: folder for the recording.
+        explain: file for the explanation.
     """
 
     model: ModelOptions
     source: Path | None = None
     retention: str = "omnipick"
+    sinks: Path | None = None
+    layout: str = "page"
     budget: str | None = None
     system: str | None = None
     max_tokens: int = 64
@@ -65,6 +75,29 @@ class LiveOptions:
     duration: float | None = None
     jsonl: bool = False
     record: Path | None = None
+    explain: Path | None = None
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """One ``omnilive calibrate retention``.
+
+    Attributes:
+        out: the JSON file to write.
+        sources: the clips; none for the shipped one.
+        plot: the PNG file to write, if one is wanted.
+        cover, recent: as in :mod:`omni_core.calibration` and :mod:`omni_core.mass_profile`.
+        budget, system: as for :class:`LiveOptions`.
+    """
+
+    model: ModelOptions
+    out: Path
+    sources: tuple[Path, ...] = ()
+    plot: Path | None = None
+    cover: float = COVER
+    recent: int = RECENT
+    budget: str | None = None
+    system: str | None = None
 
 
 def parse_ask(text: str) -> Ask:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any, Protocol
+
+from omnilive.terminal import draw, put, say, tell
 
 Event = dict[str, Any]
 
@@ -24,25 +25,24 @@ class Output(Protocol):
         """Tell people something that is no event."""
         ...
 
+    def drawing(self, text: str) -> None:
+        """Show people a drawing, with its colours."""
+        ...
+
 
 def open_output(jsonl: bool) -> Output:
     """The output that was asked for."""
     return JsonLines() if jsonl else Text()
 
 
-def say(text: str) -> None:
-    """One line for people, on stderr."""
-    print(f"omnilive: {text}", file=sys.stderr, flush=True)
-
-
 class JsonLines:
-    """One JSON object a line on stdout, and nothing else there; remarks are left out."""
+    """One JSON object a line on stdout, in ASCII, and nothing else there; no remarks."""
 
     def event(self, event: Event) -> None:
         """Write the event; warnings go to stderr too."""
         if event["event"] == "warning":
             say(f"warning: {event['message']}")
-        print(json.dumps(event, ensure_ascii=False), flush=True)
+        put(json.dumps(event) + "\n")
 
     def question(self, time: float, text: str) -> None:
         """The answer's event brings the question."""
@@ -50,44 +50,53 @@ class JsonLines:
     def note(self, text: str) -> None:
         """Remarks are not for programs."""
 
+    def drawing(self, text: str) -> None:
+        """Nor are drawings."""
+
 
 class Text:
     """Questions and answers on stdout, everything else on stderr."""
 
     def __init__(self) -> None:
-        self._answering = self._begun = False
+        self._answering, self._shown = False, ""
 
     def event(self, event: Event) -> None:
         """Show an event in a line; an answer grows token by token."""
         kind = event["event"]
         if kind == "token":
-            text = _printable(event["text"] if self._begun else event["text"].lstrip())
-            self._begun = self._begun or bool(text)
-            print(text, end="", flush=True)
+            self._answer(event["text"])
         elif kind == "answer":
+            # A character whose tokens did not all come in time is in none of the token events.
+            self._answer(event["text"][len(self._shown) :])
+            if "truth" in event:
+                put(f"   (true: {event['truth']})")
             self._end_line()
         else:
             self.note(_LINES[kind](event))
 
     def question(self, time: float, text: str) -> None:
         """Show the question, and open the answer's line."""
-        print(f"[{time:.1f} s] {text}\n> ", end="", flush=True)
-        self._answering, self._begun = True, False
+        put(f"[{time:.1f} s] {text}\n> ")
+        self._answering, self._shown = True, ""
 
     def note(self, text: str) -> None:
         """Show a line on stderr, after ending a line that an answer has begun."""
         self._end_line()
-        print(text, file=sys.stderr, flush=True)
+        tell(text)
+
+    def drawing(self, text: str) -> None:
+        """Show it on stderr."""
+        self._end_line()
+        draw(text)
+
+    def _answer(self, text: str) -> None:
+        put(text if self._shown.strip() else text.lstrip())
+        self._shown += text
 
     def _end_line(self) -> None:
         if self._answering:
-            print(flush=True)
+            put("\n")
         self._answering = False
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a model's words must not steer the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def _unit(event: Event) -> str:
@@ -119,15 +128,17 @@ def _warning(event: Event) -> str:
 def _summary(event: Event) -> str:
     tokens, kv, memory = event["tokens"], event["kv"], event["memory"]
     model = event["model"] + ("" if event["trained"] else " (untrained)")
+    score = f", {event['right']} of {event['known']} right" if "known" in event else ""
     return "\n".join(
         [
             "",
-            f"{event['t']:.2f} s of stream in {event['units']} units, {event['answers']} answers",
+            f"{event['t']:.2f} s of stream in {event['units']} units, {event['answers']} answers"
+            f"{score}",
             f"  model    {model}, backend {event['backend']} on {event['device']}",
             f"  tokens   {tokens['vision']} vision, {tokens['audio']} audio, {tokens['text']} text",
             f"  evicted  {event['evicted']} tokens by {event['retention']}",
-            f"  cache    {kv['cells']} of {kv['budget']} cells, at most {kv['peak_cells']}; "
-            f"{kv['pages']} pages, {_bytes(kv['bytes'])}",
+            f"  cache    {kv['cells']} of {kv['budget']} cells, at most {kv['most_cells']} after a "
+            f"unit, {kv['peak_cells']} within one; {kv['pages']} pages, {_bytes(kv['bytes'])}",
             f"  memory   {_bytes(memory['measured'])} measured ({memory['source']}), "
             f"{_bytes(memory['accounted'])} accounted for",
             f"  plans    {event['plans']}",

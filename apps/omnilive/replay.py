@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from omni_core.backend import ArenaLayout
 from omni_core.errors import RecordingError
+from omni_core.model_config import TextConfig
 from omni_core.recording import Recording
 from omni_core.replay import ReplayReport, first_difference, replay
-from omnilive.models import load
-from omnilive.output import say
+from omnilive.models import prepare
+from omnilive.options import WEIGHTS
+from omnilive.terminal import put, say
 
 # Relative to a row's largest logit. float32 backends differ by the order of their sums; in bfloat16
 # each rounding is 2^-9, and layers add theirs up.
 _TOLERANCE = {4: 1e-3, 2: 5e-2}
+_KINDS = {str: "a text", int: "a whole number", dict: "an object"}
 
 
 def run(
@@ -35,15 +39,17 @@ def run(
         OmniError: no readable recording, or no such model or backend.
     """
     recording = Recording(folder)
-    name, form = _recorded(recording, "model"), _recorded(recording, "weights")
-    layout = _layout(recording)
-    loaded = load(model or name, backend, device, weights or form)
-    loaded.backend.allocate(layout)
+    recorded = _read(recording)
+    prepared = prepare(model or recorded.model, backend, device, weights or recorded.weights)
+    _check_arena(recording, recorded.arena, prepared.config.text, prepared.name)
+    prepared.check()
+    loaded = prepared.load()
+    loaded.backend.allocate(recorded.arena)
     report = replay(recording, loaded.backend, loaded.frontend)
-    element = min(loaded.backend.element, int(_recorded(recording, "element")))
+    element = min(loaded.backend.element, recorded.element)
     tolerance = _TOLERANCE[element]
     same = report.worst <= tolerance
-    _show(report, recording, loaded.backend.name, loaded.backend.device, tolerance, jsonl)
+    _show(report, recorded.backend, loaded.backend.name, loaded.backend.device, tolerance, jsonl)
     if not same:
         say(
             f"{folder}: the logits differ by {report.worst:.2g} of the largest, {tolerance:g} is "
@@ -62,11 +68,11 @@ def compare(folder: Path, other: Path, *, jsonl: bool) -> bool:
     difference = first_difference(one, two)
     names = [str(recording.meta.get("backend")) for recording in (one, two)]
     if jsonl:
-        fields = {"event": "compare", "backends": names, "difference": difference}
-        print(json.dumps(fields), flush=True)
+        event = {"event": "compare", "backends": names, "difference": difference}
+        put(json.dumps(event) + "\n")
     elif difference is None:
         count = sum(1 for _ in one.plans())
-        print(f"the plans are equal: {count} on {names[0]}, {count} on {names[1]}", flush=True)
+        put(f"the plans are equal: {count} on {names[0]}, {count} on {names[1]}\n")
     if difference is not None:
         say(f"{folder} and {other}: {difference}")
     return difference is None
@@ -74,15 +80,15 @@ def compare(folder: Path, other: Path, *, jsonl: bool) -> bool:
 
 def _show(
     report: ReplayReport,
-    recording: Recording,
+    recorded: str,
     backend: str,
     device: str,
     tolerance: float,
     jsonl: bool,
 ) -> None:
-    fields: dict[str, Any] = {
+    event: dict[str, Any] = {
         "event": "replay",
-        "recorded": recording.meta["backend"],
+        "recorded": recorded,
         "backend": backend,
         "device": device,
         "steps": report.steps,
@@ -93,27 +99,70 @@ def _show(
         "tolerance": tolerance,
     }
     if jsonl:
-        print(json.dumps(fields), flush=True)
+        put(json.dumps(event) + "\n")
         return
-    print(
-        f"{report.steps} steps and {report.moves} moves, recorded on {fields['recorded']}, "
+    put(
+        f"{report.steps} steps and {report.moves} moves, recorded on {recorded}, "
         f"replayed on {backend} ({device})\n"
         f"{report.agreed} of {report.compared} likeliest tokens agree; logits differ by at most "
-        f"{report.worst:.2g} of the largest (tolerance {tolerance:g})",
-        flush=True,
+        f"{report.worst:.2g} of the largest (tolerance {tolerance:g})\n"
     )
 
 
-def _recorded(recording: Recording, key: str) -> Any:
+@dataclass(frozen=True)
+class _Recorded:
+    """What ``session.json`` must say before a recording's plans can be carried out."""
+
+    model: str
+    weights: str
+    backend: str
+    element: int
+    arena: ArenaLayout
+
+
+def _read(recording: Recording) -> _Recorded:
+    """The fields of ``session.json``, all of them checked.
+
+    Raises:
+        RecordingError: one is missing or makes no sense.
+    """
+    element = _field(recording, "element", int)
+    weights = _field(recording, "weights", str)
+    if element not in _TOLERANCE:
+        raise _damaged(recording, f"`element` is {element}, expected 2 or 4")
+    if weights not in WEIGHTS:
+        raise _damaged(recording, f"`weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}")
+    arena = _field(recording, "arena", dict)
+    names = [field.name for field in fields(ArenaLayout)]
+    if arena.keys() != set(names) or not all(_whole(arena[name]) for name in names):
+        raise _damaged(recording, f"`arena` is {arena}, expected numbers for {', '.join(names)}")
+    model, backend = _field(recording, "model", str), _field(recording, "backend", str)
+    return _Recorded(model, weights, backend, element, ArenaLayout(**arena))
+
+
+def _field(recording: Recording, key: str, kind: type) -> Any:
     if key not in recording.meta:
-        raise RecordingError(f"{recording.folder}/session.json: lacks `{key}`; record it again")
-    return recording.meta[key]
+        raise _damaged(recording, f"lacks `{key}`")
+    value = recording.meta[key]
+    if type(value) is not kind:
+        raise _damaged(recording, f"`{key}` is {value!r}, expected {_KINDS[kind]}")
+    return value
 
 
-def _layout(recording: Recording) -> ArenaLayout:
-    try:
-        return ArenaLayout(**_recorded(recording, "layout"))
-    except TypeError as error:
+def _whole(value: Any) -> bool:
+    return type(value) is int and 1 <= value < 2**31
+
+
+def _damaged(recording: Recording, what: str) -> RecordingError:
+    return RecordingError(f"{recording.folder}/session.json: {what}; record it again")
+
+
+def _check_arena(recording: Recording, arena: ArenaLayout, text: TextConfig, model: str) -> None:
+    """Refuse a model of another shape than the recorded one, before its weights are loaded."""
+    found = (arena.groups * arena.layers_per_group, arena.kv_heads, arena.head_dim, arena.streams)
+    expected = (text.layers, text.kv_heads, text.head_dim, 1)
+    if found != expected:
         raise RecordingError(
-            f"{recording.folder}/session.json: `layout` is damaged ({error}); record it again"
-        ) from None
+            f"{recording.folder}: recorded with (layers, key heads, head_dim, streams) {found}, "
+            f"but {model} has {expected}; give --model the recorded one"
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,24 +11,30 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
 )
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioEncoder
 
+from omni_core.model_config import AudioConfig
 from omni_cuda.devices import upload
 from omni_cuda.encoders.building import build_empty
 
-PREFIX = "audio_tower."
 
-
-def build(section: dict[str, Any]) -> nn.Module:
-    """The tower that the ``audio_config`` of a checkpoint describes, without weights."""
+def build(audio: AudioConfig) -> nn.Module:
+    """The tower of a checkpoint, without weights."""
 
     def make(depth: int) -> nn.Module:
-        config = Qwen2_5OmniAudioEncoderConfig.from_dict(section)
-        # Set last: an alias of it in the section would win over the section's own entry.
-        config.encoder_layers = depth
+        config = Qwen2_5OmniAudioEncoderConfig(
+            encoder_layers=depth,
+            d_model=audio.hidden,
+            encoder_attention_heads=audio.heads,
+            encoder_ffn_dim=audio.intermediate,
+            num_mel_bins=audio.mel_bins,
+            max_source_positions=audio.max_positions,
+            n_window=audio.half_window,
+            output_dim=audio.out,
+        )
         return Qwen2_5OmniAudioEncoder._from_config(
             config, dtype=torch.float32, attn_implementation="sdpa"
         )
 
-    return build_empty(make, int(section["encoder_layers"]))
+    return build_empty(make, audio.layers)
 
 
 def encode(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
@@ -12,23 +10,34 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniVisionEncoder
 
 from omni_core.frontend.base import VisionInput
+from omni_core.model_config import VisionConfig
 from omni_cuda.devices import upload
 from omni_cuda.encoders.building import build_empty
 
-PREFIX = "visual."
 
-
-def build(section: dict[str, Any]) -> nn.Module:
-    """The tower that the ``vision_config`` of a checkpoint describes, without weights."""
+def build(vision: VisionConfig) -> nn.Module:
+    """The tower of a checkpoint, without weights."""
 
     def make(depth: int) -> nn.Module:
-        config = Qwen2_5OmniVisionEncoderConfig.from_dict(section)
-        config.depth = depth
+        config = Qwen2_5OmniVisionEncoderConfig(
+            depth=depth,
+            hidden_size=vision.hidden,
+            intermediate_size=vision.intermediate,
+            num_heads=vision.heads,
+            in_channels=vision.channels,
+            patch_size=vision.patch,
+            spatial_merge_size=vision.merge,
+            temporal_patch_size=vision.temporal_patch,
+            window_size=vision.window,
+            out_hidden_size=vision.out,
+            fullatt_block_indexes=list(vision.full_blocks),
+            rope_parameters={"rope_type": "axial", "rope_theta": vision.rope_theta},
+        )
         return Qwen2_5OmniVisionEncoder._from_config(
             config, dtype=torch.float32, attn_implementation="sdpa"
         )
 
-    return build_empty(make, int(section["depth"]))
+    return build_empty(make, vision.depth)
 
 
 def encode(

@@ -52,7 +52,13 @@ class AudioBlock(nn.Module):
 
 
 class AudioTower(nn.Module):
-    """Log-mel to embeddings, one spectrogram at a time."""
+    """Log-mel to embeddings, one spectrogram at a time.
+
+    Attributes:
+        relaid: parameters that checkpoints keep in another layout: channels before time.
+    """
+
+    relaid = ("conv1.weight", "conv2.weight")
 
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
@@ -62,15 +68,6 @@ class AudioTower(nn.Module):
         self.layers = [AudioBlock(config) for _ in range(config.layers)]
         self.ln_post = nn.LayerNorm(config.hidden)
         self.proj = nn.Linear(config.hidden, config.out)
-
-    @property
-    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameters that checkpoints keep in another layout: channels before time."""
-        c = self._config
-        return {
-            "conv1.weight": (c.hidden, c.mel_bins, 3),
-            "conv2.weight": (c.hidden, c.hidden, 3),
-        }
 
     def __call__(self, mel: npt.NDArray[np.float32]) -> mx.array:
         """Embeddings ``[tokens, out]`` of ``float32[mel_bins, frames]``, four frames a token.

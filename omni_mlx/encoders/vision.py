@@ -8,9 +8,10 @@ import mlx.nn as nn
 from omni_core.errors import PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import VisionConfig
-from omni_mlx.backbone import GatedMLP, rotate
+from omni_mlx.backbone import GatedMLP
 from omni_mlx.encoders.geometry import geometry
 from omni_mlx.encoders.segments import Segments, attend_within, split
+from omni_mlx.rotary import rotate
 
 _EPS = 1e-6
 
@@ -90,7 +91,13 @@ class PatchMerger(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """Patches to embeddings, one grid at a time."""
+    """Patches to embeddings, one grid at a time.
+
+    Attributes:
+        relaid: parameters that checkpoints keep in another shape.
+    """
+
+    relaid = ("patch_embed.proj.weight",)
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -98,13 +105,6 @@ class VisionTower(nn.Module):
         self.patch_embed = PatchEmbed(config)
         self.blocks = [VisionBlock(config) for _ in range(config.depth)]
         self.merger = PatchMerger(config)
-
-    @property
-    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameters that checkpoints keep in another shape."""
-        c = self._config
-        kernel = (c.hidden, c.channels, c.temporal_patch, c.patch, c.patch)
-        return {"patch_embed.proj.weight": kernel}
 
     def __call__(self, vision: VisionInput) -> mx.array:
         """Embeddings ``[t * h * w / merge ** 2, out]``, in the order of the grid.

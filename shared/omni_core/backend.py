@@ -80,11 +80,14 @@ class StepPlan:
     Attributes:
         tokens: ``int32[streams, T]``, token id or ``EMBEDDED``.
         rows: ``int32[T]``, row of the embeddings for embedded tokens, else -1.
-        positions: ``int32[3, T]``.
+        positions: ``int32[3, T]``, counted from the start of the tokens' own position frame.
         order: ``int64[T]``, ascending.
         counts: ``int32[T]``, raw tokens merged into each (1 if none): the cell's bias is its log.
         cells: ``int32[groups, T]``, where each layer group keeps the token.
+        shifts: ``int32[m, 2]``, ``(frame, shift)`` of each position frame with live cells: its keys
+            are read by queries rotated to ``positions + shift``.
         logits: ``int32[k]``, the rows whose logits are wanted, of ``T``.
+        mass: whether the attention mass of every live cell is wanted.
         delta: page table changes, to take effect with this step.
     """
 
@@ -94,8 +97,25 @@ class StepPlan:
     order: Int64
     counts: Int32
     cells: Int32
+    shifts: Int32
     logits: Int32
+    mass: bool
     delta: TableDelta
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gives back.
+
+    Attributes:
+        logits: ``float32[streams, k, vocab]``.
+        mass: where the plan asks for it, ``float32[n]`` a layer group: the attention that each live
+            cell got, oldest token first, summed over the step's queries, query heads, layers of the
+            group and streams; else None.
+    """
+
+    logits: npt.NDArray[np.float32]
+    mass: tuple[npt.NDArray[np.float32], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +169,11 @@ class Backend(Protocol):
         """Bytes of one key or value number in a 16-bit page (4 where computing in float32)."""
         ...
 
+    @property
+    def allocations(self) -> int:
+        """How many arenas have been allocated so far: a session's plans fit its own alone."""
+        ...
+
     def allocate(self, layout: ArenaLayout) -> None:
         """Allocate the arena, all pages free. Called once a session; a second call starts afresh.
 
@@ -163,8 +188,8 @@ class Backend(Protocol):
         """Embeddings ``[streams, rows, hidden]`` of a unit, vision first: opaque to the core."""
         ...
 
-    def forward(self, plan: StepPlan, embeddings: Any = None) -> npt.NDArray[np.float32]:
-        """Run a step; logits ``float32[streams, k, vocab]``. If it raises, nothing has changed."""
+    def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
+        """Run a step. If it raises, nothing has changed."""
         ...
 
     def move(self, plan: MovePlan) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from omni_core.backend import PAGE, ArenaLayout
 from omni_core.errors import BudgetError
+from omni_core.frames import most_frames
 from omni_core.model_config import TextConfig
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([KMG]I?)?B)?", re.IGNORECASE)
 _DEFAULT_CELLS = 8192
 _PAGE_CLASSES = 8
+_OLD_CLASSES = 4
 QUESTION = 128
 """Cells that the arena sets aside for a question beside the longest answer."""
 
@@ -81,6 +83,7 @@ def plan_arena(
     memory: int | None = None,
     groups: int = 1,
     streams: int = 1,
+    frame: int | None = None,
 ) -> ArenaLayout:
     """The arena: the budget, the largest unit, the longest turn, and a page or two a class.
 
@@ -94,12 +97,13 @@ def plan_arena(
         memory: bytes that the machine has, or None not to ask.
         groups: layer groups; must divide the layers.
         streams: streams that share a layout.
+        frame: positions of a position frame, None for the default: pages of each frame are apart.
 
     Raises:
         BudgetError: the prefix and one unit do not fit, or the machine is too small.
     """
     largest = max(unit, QUESTION + answer)
-    least = -(-(prefix + largest) * 8 // 7) + 1
+    least = -(-(prefix + largest) * 8 // 7)
     if low_watermark(budget) < prefix + largest:
         raise BudgetError(
             f"a budget of {budget} cells is too small: the prefix takes {prefix}, the largest unit "
@@ -109,7 +113,8 @@ def plan_arena(
     if text.layers % groups:
         raise BudgetError(f"{text.layers} layers do not divide into {groups} layer groups")
     cells = -(-budget // PAGE) + -(-unit // PAGE) + -(-(QUESTION + answer) // PAGE)
-    pages = groups * (cells + cells // 16 + 2 * _PAGE_CLASSES)
+    slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
+    pages = groups * (cells + cells // 16) + 2 * slack
     layout = ArenaLayout(
         pages, groups, text.layers // groups, text.kv_heads, text.head_dim, streams
     )
@@ -122,6 +127,6 @@ def plan_arena(
     return layout
 
 
-def class_slack(groups: int) -> int:
+def class_slack(groups: int, frames: int) -> int:
     """Pages that may be partly filled because each page class has its own."""
-    return groups * _PAGE_CLASSES
+    return groups * (_PAGE_CLASSES + _OLD_CLASSES * (frames - 1))

@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 from omni_core.units import Int8, Int32, Int64, TokenBlock
 
-_COLUMNS: dict[str, type[np.signedinteger]] = {
+_COLUMNS: dict[str, type[np.signedinteger | np.floating]] = {
     "order": np.int64,
     "unit": np.int32,
     "turn": np.int32,
     "modality": np.int8,
     "sense": np.int8,
     "role": np.int8,
-    "tier": np.int8,
     "offset": np.int32,
+    "mass": np.float64,
 }
 
 
@@ -28,10 +28,10 @@ class LedgerView:
     Attributes:
         order: ``int64[n]``, place in the stream, ascending, never reused.
         unit: ``int32[n]``, unit number; -1 for the prefix.
-        turn: ``int32[n]``, conversation turn.
+        turn: ``int32[n]``, run of units between one pair of brackets.
         modality, sense, role: ``int8[n]``, as in :class:`~omni_core.units.TokenBlock`.
-        tier: ``int8[n]``, :class:`~omni_core.units.Tier` on arrival, or since.
         offset: ``int32[n]``, place in the span.
+        mass: ``float64[n]``, attention that the token has got, where the policy asks for it.
         cells: ``int32[groups, n]``, the token's cell in each layer group, -1 where it was evicted.
     """
 
@@ -41,8 +41,8 @@ class LedgerView:
     modality: Int8
     sense: Int8
     role: Int8
-    tier: Int8
     offset: Int32
+    mass: npt.NDArray[np.float64]
     cells: Int32
 
     def __len__(self) -> int:
@@ -66,13 +66,13 @@ class Ledger:
         columns = {name: column[: self._size] for name, column in self._columns.items()}
         return LedgerView(**columns, cells=self._cells[:, : self._size])
 
-    def append(self, block: TokenBlock, unit: int, turn: int, tiers: Int8, cells: Int32) -> None:
+    def append(self, block: TokenBlock, unit: int, turn: Int32, cells: Int32) -> None:
         """Add new tokens at the end of the stream.
 
         Args:
             block: ``T`` tokens.
-            unit, turn: where they belong.
-            tiers: ``int8[T]``.
+            unit: where they belong.
+            turn: ``int32[T]``.
             cells: ``int32[groups, T]``.
         """
         count = len(block)
@@ -85,8 +85,8 @@ class Ledger:
             "modality": block.modality,
             "sense": block.sense,
             "role": block.role,
-            "tier": tiers,
             "offset": block.offset,
+            "mass": 0.0,
         }
         for name, value in values.items():
             self._columns[name][rows] = value
@@ -110,8 +110,8 @@ class Ledger:
         cells = self._cells[group, : self._size]
         lost = cells[gone & (cells >= 0)].copy()
         cells[gone] = -1
-        kept = (self._cells[:, : self._size] >= 0).any(axis=0)
-        count = int(kept.sum())
+        kept = np.flatnonzero((self._cells[:, : self._size] >= 0).any(axis=0))
+        count = kept.size
         for column in self._columns.values():
             column[:count] = column[: self._size][kept]
         self._cells[:, :count] = self._cells[:, : self._size][:, kept]
@@ -128,10 +128,19 @@ class Ledger:
         found = source[ranking[at]] == cells
         cells[found] = target[ranking[at]][found]
 
-    def relabel(self, tier: int, to: int) -> None:
-        """Give every token of one tier another."""
-        column = self._columns["tier"][: self._size]
-        column[column == tier] = to
+    def add_mass(self, mass: tuple[npt.NDArray[np.float32], ...]) -> None:
+        """Add a step's attention mass: a layer group's live tokens each, oldest first."""
+        column = self._columns["mass"][: self._size]
+        for cells, got in zip(self._cells[:, : self._size], mass, strict=True):
+            column[cells >= 0] += got
+
+    def masses(self) -> npt.NDArray[np.float64]:
+        """A copy of the attention mass of the live tokens."""
+        return self._columns["mass"][: self._size].copy()
+
+    def restore_masses(self, mass: npt.NDArray[np.float64]) -> None:
+        """Put back what :meth:`masses` gave, for the tokens that were live then."""
+        self._columns["mass"][: mass.size] = mass
 
     def _reserve(self, size: int) -> None:
         room = self._cells.shape[1]

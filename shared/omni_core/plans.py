@@ -17,9 +17,11 @@ _DTYPES = {
     "tokens": np.int32, "rows": np.int32, "positions": np.int32, "order": np.int64,
     "counts": np.int32, "cells": np.int32, "logits": np.int32, "source": np.int32,
     "target": np.int32, "pages": np.int32, "group": np.int32, "occupancy": np.uint32,
-    "modality": np.int8, "frame": np.int32,
+    "modality": np.int8, "frame": np.int32, "shifts": np.int32, "mass": np.int8,
 }  # fmt: skip
-_SHAPES = {"positions": (3, -1), "occupancy": (-1, 2)}
+_WANTED = ("logits", "mass")
+"""What a plan asks back: no decision, and more of it in a session that is recorded or watched."""
+_SHAPES = {"positions": (3, -1), "occupancy": (-1, 2), "shifts": (-1, 2)}
 
 
 class PlanDigest:
@@ -32,6 +34,8 @@ class PlanDigest:
         """Take one more plan in."""
         self._hash.update(type(plan).__name__.encode())
         for name, array in _arrays(plan):
+            if name in _WANTED:
+                continue
             self._hash.update(f"{name}{array.shape}".encode())
             self._hash.update(np.ascontiguousarray(array, _DTYPES[name]).tobytes())
 
@@ -44,7 +48,7 @@ def _arrays(plan: Plan) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     for part in (plan, plan.delta):
         for field in dataclasses.fields(part):
             if field.name != "delta":
-                yield field.name, getattr(part, field.name)
+                yield field.name, np.asarray(getattr(part, field.name), _DTYPES[field.name])
 
 
 def to_lists(plan: Plan) -> dict[str, Any]:
@@ -64,18 +68,21 @@ def from_lists(kind: type[Plan], line: dict[str, Any]) -> Plan:
         shape = {"tokens": (line["streams"], -1), "cells": (line["groups"], -1), **_SHAPES}.get(
             name
         )
-        return values.reshape(shape) if shape and values.size else values
+        return values.reshape(shape) if shape else values
 
     delta = TableDelta(
         **{field.name: array(field.name) for field in dataclasses.fields(TableDelta)}
     )
     names = [field.name for field in dataclasses.fields(kind) if field.name != "delta"]
-    return kind(**{name: array(name) for name in names}, delta=delta)
+    values: dict[str, Any] = {name: array(name) for name in names}
+    if kind is StepPlan:
+        values["mass"] = bool(values["mass"])
+    return kind(**values, delta=delta)
 
 
 def differing_field(plan: Plan, other: Plan) -> str:
     """The first array in which two plans of one kind differ; empty where they are equal."""
     for (name, left), (_, right) in zip(_arrays(plan), _arrays(other), strict=True):
-        if not np.array_equal(left, right):
+        if name not in _WANTED and not np.array_equal(left, right):
             return name
     return ""

@@ -10,6 +10,7 @@ A recording is a folder, readable up to where it was written::
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from omni_core.plans import Plan, from_lists, to_lists
 
 FORMAT = 1
 _TOP = 8
+_DAMAGE = (OSError, EOFError, zipfile.BadZipFile)
 
 
 class Recorder:
@@ -41,6 +43,7 @@ class Recorder:
             RecordingError: the folder holds something, or cannot be written.
         """
         self.folder, self._about = Path(folder), about or {}
+        self._units = 0
         try:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise RecordingError(f"{self.folder}: not empty; give a new folder for --record")
@@ -54,8 +57,10 @@ class Recorder:
         text = json.dumps({"format": FORMAT, **meta, **self._about}, indent=2)
         (self.folder / "session.json").write_text(text + "\n", encoding="utf-8")
 
-    def unit(self, number: int, media: UnitMedia) -> None:
+    def unit(self, media: UnitMedia) -> None:
         """Keep a unit's media; the steps that follow use its embeddings."""
+        number = self._units
+        self._units += 1
         frames = {f"frame{i}": frame for i, frame in enumerate(media.frames)}
         sound = {} if media.audio is None else {"audio": media.audio}
         span = np.asarray([media.start, media.stop])
@@ -111,6 +116,8 @@ class Recording:
             self.meta: dict[str, Any] = json.loads((self.folder / "session.json").read_text())
         except (OSError, ValueError) as error:
             raise RecordingError(f"{self.folder}: no readable recording ({error})") from None
+        if not isinstance(self.meta, dict):
+            raise RecordingError(f"{self.folder}/session.json: holds no object; record it again")
         if self.meta.get("format") != FORMAT:
             found = self.meta.get("format")
             raise RecordingError(f"{self.folder}: format {found}, this version reads {FORMAT}")
@@ -129,7 +136,9 @@ class Recording:
             try:
                 line = json.loads(text)
                 yield self._entry(line)
-            except (ValueError, KeyError, TypeError, OSError) as error:
+            except FileNotFoundError as error:
+                raise RecordingError(f"{error.filename}: the unit's media are missing") from None
+            except (ArithmeticError, LookupError, TypeError, ValueError, *_DAMAGE) as error:
                 if number == len(lines):
                     return
                 where = f"{self.folder}/plans.jsonl line {number}"
@@ -150,7 +159,9 @@ class Recording:
         )
 
     def _media(self, number: int) -> UnitMedia:
-        with np.load(self.folder / "media" / f"{number:06d}.npz", allow_pickle=False) as stored:
+        path = self.folder / "media" / f"{number:06d}.npz"
+        # Opened here, since np.load leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             count = sum(name.startswith("frame") for name in stored.files)
             frames = tuple(stored[f"frame{i}"] for i in range(count))
             audio = stored["audio"] if "audio" in stored.files else None

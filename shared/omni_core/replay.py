@@ -45,12 +45,14 @@ def replay(recording: Recording, backend: Backend, frontend: Frontend) -> Replay
             moves += 1
         elif entry.plan is not None:
             embedded = bool((entry.plan.rows >= 0).any())
-            logits = backend.forward(entry.plan, embeddings if embedded else None)
+            logits = backend.forward(entry.plan, embeddings if embedded else None).logits
             steps += 1
             if entry.top is not None and entry.values is not None:
                 found = np.take_along_axis(logits, entry.top, axis=-1)
                 scale = np.abs(entry.values).max(axis=-1, keepdims=True) + 1e-6
-                worst = max(worst, float((np.abs(found - entry.values) / scale).max()))
+                difference = float((np.abs(found - entry.values) / scale).max())
+                # NaN on either side is the largest difference there is, and max() would drop it.
+                worst = max(worst, difference if np.isfinite(difference) else np.inf)
                 agreed += int((logits.argmax(axis=-1) == entry.top[..., 0]).sum())
                 compared += int(np.prod(logits.shape[:-1]))
     return ReplayReport(steps, moves, compared, worst, agreed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -27,7 +27,7 @@ class Role(IntEnum):
     PREFIX = 0
     """System prompt and the opening of the first turn: stays for ever."""
     BRACKET = 1
-    """Opens or closes a whole turn of many units; goes with the last of the turn's units."""
+    """Opens or closes a run of many units; goes with the last of the run's units."""
     DELIMITER = 2
     """Opens or closes one modality's span inside a unit; goes with that span."""
     CONTENT = 3
@@ -42,9 +42,15 @@ class Tier(IntEnum):
     """How likely a token is to stay; half of a page's class."""
 
     PINNED = 0
+    """Prefix and system prompt: for ever."""
     SINK = 1
+    """Will survive its unit."""
     TRANSIENT = 2
+    """Goes when its unit leaves the recent window."""
     OPEN = 3
+    """Text of the current turn."""
+    SCORED = 4
+    """Stays as long as its score holds: may go at any time."""
 
 
 EMBEDDED = -1
@@ -64,7 +70,7 @@ class TokenBlock:
             the sense of what it delimits.
         role: ``int8[T]``, :class:`Role`.
         offset: ``int32[T]``, place in its span, counted over the content tokens of one sense in one
-            unit; 0 for delimiters.
+            unit; of a delimiter or bracket, 0 where it opens and 1 where it closes.
     """
 
     tokens: Int32
@@ -89,10 +95,6 @@ class TokenBlock:
             self.role[start:stop],
             self.offset[start:stop],
         )
-
-    def with_role(self, role: Role) -> TokenBlock:
-        """The same tokens, all in ``role``."""
-        return replace(self, role=np.full_like(self.role, role))
 
     @staticmethod
     def text(tokens: list[int], position: int, role: Role) -> TokenBlock:

@@ -68,6 +68,29 @@ def write_two_sizes(path: Path) -> Path:
     return path
 
 
+def write_leap(path: Path, what: str, seconds: float) -> Path:
+    """2 s of picture and sound, of which one leaps by ``seconds`` in the middle."""
+    with av.open(str(path), "w", format="matroska") as container:
+        video = container.add_stream("ffv1", rate=10)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv444p"
+        video.codec_context.time_base = Fraction(1, 1000)
+        audio = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        for tenth in range(20):
+            later = seconds if tenth >= 10 else 0.0
+            frame = av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+            time = tenth / 10 + (later if what == "picture" else 0.0)
+            frame.pts, frame.time_base = round(time * 1000), Fraction(1, 1000)
+            container.mux(video.encode(frame))
+            sound = av.AudioFrame.from_ndarray(np.ones((1, 1600), np.int16), "s16", "mono")
+            time = tenth / 10 + (later if what == "sound" else 0.0)
+            sound.sample_rate, sound.pts = 16_000, round(time * 16_000)
+            sound.time_base = Fraction(1, 16_000)
+            container.mux(audio.encode(sound))
+        container.mux(video.encode(None))
+        container.mux(audio.encode(None))
+    return path
+
+
 def write_subtitles(path: Path) -> Path:
     """A file that is a container and holds neither picture nor sound."""
     path.write_text("1\n00:00:00,000 --> 00:00:02,000\nhello\n", encoding="utf-8")

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from clips import write_clip, write_subtitles
 
+from omni_core.paging import LAYOUTS
 from omni_core.retention import POLICIES
 from omnilive.cli import main
 from omnilive.grammar import parser, subcommands
-from omnilive.options import RETENTION, Ask, parse_ask
+from omnilive.options import LAYOUT, RETENTION, Ask, parse_ask
 
 BLOCKED = """
 import runpy, sys
@@ -74,7 +75,7 @@ def test_a_clip_needs_one_backend_and_no_sound_library(
     done = omnilive(*words, "--jsonl", blocked=absent)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
-    assert events == ["warning", "unit", "summary"]
+    assert events == ["unit", "summary"]
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,13 @@ def test_a_clip_needs_one_backend_and_no_sound_library(
         (["lives"], "invalid choice: 'lives'"),
         ([], "COMMAND"),
         (["replay"], "DIR"),
+        (["live", "--layout", "paged"], "invalid choice: 'paged'"),
+        (["calibrate"], "WHAT"),
+        (["calibrate", "layout"], "invalid choice: 'layout'"),
+        (["calibrate", "retention"], "--out"),
+        (["calibrate", "retention", "--out", "s", "--cover", "0"], "a share from 0.001 to 1"),
+        (["calibrate", "retention", "--out", "s", "--cover", "1.5"], "a share from 0.001 to 1"),
+        (["calibrate", "retention", "--out", "s", "--recent", "0"], "a whole number from 1"),
     ],
 )
 def test_wrong_words(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +109,46 @@ def test_wrong_words(words: list[str], says: str, capsys: pytest.CaptureFixture[
     assert ended.value.code == 2 and out == ""
     assert err.startswith("omnilive: ") and err.count("\n") == 1
     assert says in err
+
+
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        (option, form.format(number))
+        for option, forms in {
+            "--ask": ["{}: x", "{}.5: x"],
+            "--budget": ["{}", "{}B", "{}.5GB"],
+            "--max-tokens": ["{}"],
+            "--loop": ["{}"],
+            "--duration": ["{}", "{}.5"],
+            "--temperature": ["{}", "{}.5"],
+            "--seed": ["{}"],
+        }.items()
+        for form in forms
+        for number in ("inf", "nan", "-1", "1e400", NINES, NINES * 20)
+    ],
+)
+def test_absurd_numbers_are_wrong_usage(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["live", f"{option}={value}"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and out == ""
+    assert err.startswith(f"omnilive: argument {option}: ") and err.count("\n") == 1
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize(
+    ("backend", "option", "value"),
+    [("mlx", "--device", "xx"), ("cuda", "--device", "xx"), ("cuda", "--weights", "4")],
+)
+def test_what_a_backend_has_not_is_refused_first(backend: str, option: str, value: str) -> None:
+    pytest.importorskip("mlx.core" if backend == "mlx" else "torch")
+    assert repr(value) in refused(1, "--backend", backend, option, value)
 
 
 def test_files_that_cannot_be_played(tmp_path: Path) -> None:
@@ -149,12 +197,13 @@ def test_timed_questions() -> None:
             parse_ask(wrong)
 
 
-def test_retention_names_are_the_cores() -> None:
+def test_names_are_the_cores() -> None:
     assert set(RETENTION) == set(POLICIES)
+    assert set(LAYOUT) == set(LAYOUTS)
 
 
 def test_each_command_is_listed_and_helps() -> None:
-    assert list(subcommands()) == ["live", "replay"]
+    assert list(subcommands()) == ["live", "replay", "calibrate retention"]
     for name, command in subcommands().items():
-        assert name in parser().format_help()
+        assert name.split()[0] in parser().format_help()
         assert command.format_help().startswith(f"usage: omnilive {name}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import write_clip, write_subtitles, write_two_sizes
+from clips import write_clip, write_leap, write_subtitles, write_two_sizes
 
 from omni_core.errors import MediaError
 from omnilive.clip import Clip, probe
@@ -69,6 +69,24 @@ def test_sound_that_starts_late_and_ends_early_is_padded_in_step(tmp_path: Path)
     assert samples.size == 3 * 16_000 and len(pictures) == 30
     loud = [np.abs(samples[int(t * 16_000) :][:1600]).max() for t in (0.5, 1.5, 2.5)]
     assert loud[0] < 0.01 and loud[1] > 0.3 and loud[2] < 0.01
+
+
+@pytest.mark.parametrize("what", ["picture", "sound"])
+@pytest.mark.parametrize("seconds", [3700.0, 7200.0, 31_536_000.0])
+def test_a_leap_of_hours_is_refused(tmp_path: Path, what: str, seconds: float) -> None:
+    clip = probe(write_leap(tmp_path / "leap.mkv", what, seconds))
+    # Far fewer pieces than would fill the hole.
+    with pytest.raises(MediaError, match=f"leap.mkv: the {what} leaps from [01].. s to") as error:
+        list(islice(clip.play(print), 1000))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("what", ["picture", "sound"])
+def test_a_pause_of_under_an_hour_is_played(tmp_path: Path, what: str) -> None:
+    clip = probe(write_leap(tmp_path / "pause.mkv", what, 3500.0))
+    pictures, sounds, _ = play(clip)
+    assert len(pictures) == 20
+    assert sounds[-1].stop == pytest.approx(3502, abs=0.1)
 
 
 def test_frame_size_may_change_inside_a_clip(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ def backend(request: pytest.FixtureRequest) -> str:
     name = str(request.param)
     pytest.importorskip("mlx.core" if name == "mlx" else "torch")
     return name
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short recording on whichever backend there is."""
+    folder = tmp_path_factory.mktemp("recorded")
+    clip = write_clip(folder / "clip.mp4", seconds=1.0)
+    record = folder / "recording"
+    words = ["live", "--source", str(clip), "--fast", "--device", "cpu", "--record", str(record)]
+    assert main(words) == 0
+    return record
 
 
 def live(capsys: pytest.CaptureFixture[str], backend: str, clip: Path, *words: str) -> Events:
@@ -128,6 +140,55 @@ def test_a_replay_that_differs_fails(
     (folder / "plans.jsonl").write_text(text + "\n")
     assert main(["replay", str(folder), "--backend", backend, "--device", "cpu"]) == 1
     assert "the logits differ by" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"backend": None}, "lacks `backend`"),
+        ({"model": None}, "lacks `model`"),
+        ({"element": None}, "lacks `element`"),
+        ({"arena": None}, "lacks `arena`"),
+        ({"backend": 5}, "`backend` is 5, expected a text"),
+        ({"model": 5}, "`model` is 5, expected a text"),
+        ({"weights": "zz"}, "`weights` is 'zz', expected one of auto"),
+        ({"weights": []}, "`weights` is [], expected a text"),
+        ({"element": "x"}, "`element` is 'x', expected a whole number"),
+        ({"element": 8}, "`element` is 8, expected 2 or 4"),
+        ({"element": True}, "`element` is True"),
+        ({"arena": [1]}, "`arena` is [1], expected an object"),
+        ({"arena": {"pages": 30}}, "expected numbers for pages, groups"),
+        ({"pages": -1}, "expected numbers for pages"),
+        ({"pages": "x"}, "expected numbers for pages"),
+        ({"pages": 10**12}, "expected numbers for pages"),
+        ({"groups": 0}, "expected numbers for pages"),
+        ({"streams": 2}, "recorded with (layers, key heads, head_dim, streams)"),
+        ({"kv_heads": 7}, "but embedded has"),
+    ],
+)
+def test_a_recording_is_looked_through_before_it_is_replayed(
+    change: dict[str, Any],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recording: Path,
+) -> None:
+    def load_backend(*_: object) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr("omnilive.backends.load_backend", load_backend)
+    folder = Path(shutil.copytree(recording, tmp_path / "recording"))
+    meta = json.loads((folder / "session.json").read_text())
+    for key, value in change.items():
+        place = meta["arena"] if key in meta["arena"] else meta
+        place[key] = value
+        if value is None:
+            del place[key]
+    (folder / "session.json").write_text(json.dumps(meta))
+    assert main(["replay", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and says in err
 
 
 @pytest.mark.parametrize("weights", ["bf16", "8", "4"])

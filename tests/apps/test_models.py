@@ -14,12 +14,10 @@ from omnilive import backends, models
 from omnilive.models import prepare
 from omnilive.tokenizer import FileTokenizer
 
-EMBEDDED = Path(models.__file__).parent / "assets" / "embedded"
-
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(EMBEDDED, tmp_path / "checkpoint"))
+def checkpoint(tmp_path: Path, untrained: Path) -> Path:
+    return Path(shutil.copytree(untrained, tmp_path / "checkpoint"))
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *names: str, gpu: bool, system: str) -> None:
@@ -65,17 +63,22 @@ def test_the_element_told_before_loading_is_the_backends(name: str, weights: str
     assert ready.element == ready.load().backend.element
 
 
-def test_the_embedded_checkpoint_says_that_it_is_untrained() -> None:
-    ready = prepare()
-    assert not ready.trained and ready.location == "embedded"
+@pytest.mark.shipped
+def test_the_embedded_checkpoint_says_that_it_is_trained() -> None:
+    assert prepare().trained
+
+
+def test_an_untrained_checkpoint_says_that_it_is(untrained: Path) -> None:
+    assert not prepare(str(untrained)).trained
 
 
 def test_a_folder_is_found_again_from_elsewhere(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkpoint.parent)
-    ready = prepare("checkpoint")
-    assert ready.location == str(checkpoint.resolve())
+    assert models.location("checkpoint") == str(checkpoint.resolve())
+    assert models.location("embedded") == "embedded"
+    assert models.location("owner/name") == "owner/name"
 
 
 def test_no_such_folder() -> None:
@@ -129,7 +132,7 @@ def test_a_device_that_is_not_there() -> None:
 
 def byte_level_files(folder: Path) -> int:
     """Write vocab.json and merges.txt with all bytes and a few words; the next free id."""
-    entry = json.loads((EMBEDDED / "tokenizer.json").read_text())
+    entry = json.loads((models.EMBEDDED_FOLDER / "tokenizer.json").read_text())
     letters = [token for token in entry["model"]["vocab"] if len(token) == 1]
     assert len(letters) == 256
     merges = ["h i", "Ġ hi", "1 2", "' s", "Ċ Ċ"]

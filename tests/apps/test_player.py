@@ -176,4 +176,4 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     assert run.wait(timeout=30) == 0
     lines = run.stderr.read().splitlines()
     run.stderr.close()
-    assert len(lines) == 1 and "untrained" in lines[0]
+    assert lines == []

@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from omni_core.backend import PAGE, ArenaLayout, MemoryReport, MovePlan, StepPlan
+from omni_core.backend import (
+    PAGE,
+    ArenaLayout,
+    MemoryReport,
+    MovePlan,
+    StepPlan,
+    StepResult,
+)
 from omni_core.frontend.base import Bracket, Cursor, UnitMedia, UnitTokens, VisionInput
 from omni_core.model_config import TextConfig
 from omni_core.paging.mirror import TableMirror
-from omni_core.reference.attention import masked_attention
+from omni_core.reference.attention import attention_shares, weighted_values
 from omni_core.reference.rotary import rotary_tables, rotate
 from omni_core.session import Model
 from omni_core.units import EMBEDDED, Modality, Role, TokenBlock
@@ -30,6 +37,10 @@ TEXT = TextConfig(
     max_positions=4096,
     tied=True,
 )
+
+
+def _tables(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return rotary_tables(positions, TEXT.head_dim, TEXT.rope_theta, TEXT.mrope_section)
 
 
 class NumpyBackend:
@@ -55,10 +66,11 @@ class NumpyBackend:
             for _ in range(TEXT.layers)
         ]
         self.fail_in: int | None = None
-        self.forwards = 0
+        self.forwards = self.allocations = 0
 
     def allocate(self, layout: ArenaLayout) -> None:
         self.layout, self.mirror = layout, TableMirror(layout)
+        self.allocations += 1
         shape = (layout.layers_per_group, layout.pages * PAGE, layout.kv_heads, layout.head_dim)
         self.keys, self.values = np.full(shape, np.nan), np.full(shape, np.nan)
 
@@ -66,7 +78,7 @@ class NumpyBackend:
         rows = [v.patches for v in vision] + [a.T for a in audio]
         return np.concatenate(rows)[:, : TEXT.hidden].astype(np.float64) if rows else None
 
-    def forward(self, plan: StepPlan, embeddings: Any = None) -> np.ndarray:
+    def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         self.forwards += 1
         if self.fail_in is not None:
             self.fail_in -= 1
@@ -78,27 +90,32 @@ class NumpyBackend:
         embedded = plan.tokens[0] == EMBEDDED
         if embedded.any():
             x[embedded] = embeddings[plan.rows[embedded]]
-        cos, sin = rotary_tables(plan.positions, TEXT.head_dim, TEXT.rope_theta, TEXT.mrope_section)
+        cos, sin = _tables(plan.positions)
         live = self.mirror.preview(plan)
+        mass = [np.zeros(group.cells.size) for group in live]
         for index, weights in enumerate(self.layers):
             group, at = divmod(index, self.layout.layers_per_group)
             heads = (len(x), -1, TEXT.head_dim)
-            q = rotate((x @ weights["q"]).reshape(heads), cos, sin)
+            q = (x @ weights["q"]).reshape(heads)
             self.keys[at, plan.cells[group]] = rotate((x @ weights["k"]).reshape(heads), cos, sin)
             self.values[at, plan.cells[group]] = (x @ weights["v"]).reshape(heads)
             cells = live[group].cells
-            out = masked_attention(
-                q,
-                self.keys[at, cells],
-                self.values[at, cells],
+            shares = attention_shares(
+                [
+                    (rotate(q, *_tables(plan.positions + shift)), self.keys[at, cells[start:stop]])
+                    for start, stop, shift in live[group].runs()
+                ],
                 plan.order,
                 live[group].order,
                 live[group].bias,
                 TEXT.head_dim**-0.5,
             )
+            out = weighted_values(shares, self.values[at, cells])
+            mass[group] += shares.sum(axis=(0, 1))
             x = x + out.reshape(len(x), -1) @ weights["o"]
         self.mirror.commit(plan)
-        return (x[plan.logits] @ self.head.T)[None].astype(np.float32)
+        logits = (x[plan.logits] @ self.head.T)[None].astype(np.float32)
+        return StepResult(logits, tuple(mass) if plan.mass else None)
 
     def move(self, plan: MovePlan) -> None:
         self.mirror.check(plan)
@@ -135,8 +152,15 @@ class PlainFrontend:
         position, row, blocks = cursor.position, 0, []
         role = Role.BRACKET if self.brackets else Role.DELIMITER
         open_now = not self.brackets or cursor.bracket is None
+        if cursor.bracket is not None and cursor.bracket.stop != media.start:
+            senses = (Modality.AUDIO, Modality.VISION)
+            blocks += [self._delimiter(94, position, sense, role, 1) for sense in senses]
+            position, open_now = position + 1, True
+        if self.brackets and open_now:
+            blocks += [self._delimiter(93, position, sense, role) for sense, _ in spans]
+            position += 1
         for sense, count in spans:
-            if open_now:
+            if not self.brackets:
                 blocks.append(self._delimiter(93, position, sense, role))
                 position += 1
             block = TokenBlock.text([EMBEDDED] * count, position, Role.CONTENT)
@@ -149,20 +173,25 @@ class PlainFrontend:
             )
             position, row = position + count, row + count
             if not self.brackets:
-                blocks.append(self._delimiter(94, position, sense, role))
+                blocks.append(self._delimiter(94, position, sense, role, 1))
                 position += 1
         seed = int(media.start * 1000)
         generator = np.random.default_rng(seed)
         patches = generator.normal(size=(self.vision, TEXT.hidden)).astype(np.float32)
         mel = generator.normal(size=(TEXT.hidden, spans[1][1])).astype(np.float32)
-        bracket = Bracket(position, True, True) if self.brackets else None
+        bracket = Bracket(position, True, True, stop=media.stop) if self.brackets else None
         unit = UnitTokens(TokenBlock.join(blocks), (VisionInput(patches, (1, 3, 3)),), (mel,))
         return unit, Cursor(position, bracket)
 
     def question(self, text: str, cursor: Cursor) -> tuple[TokenBlock, Cursor]:
         ids = [2 + ord(c) % 90 for c in text]
-        block = TokenBlock.text(ids, cursor.position, Role.PROMPT)
-        return block, Cursor(cursor.position + len(ids))
+        marks, position = [], cursor.position
+        if cursor.bracket is not None:
+            senses = (Modality.AUDIO, Modality.VISION)
+            marks = [self._delimiter(94, position, sense, Role.BRACKET, 1) for sense in senses]
+            position += 1
+        block = TokenBlock.join([*marks, TokenBlock.text(ids, position, Role.PROMPT)])
+        return block, Cursor(position + len(ids))
 
     def answer(self, token: int, cursor: Cursor) -> tuple[TokenBlock, Cursor]:
         block = TokenBlock.text([token], cursor.position, Role.GENERATED)
@@ -175,7 +204,9 @@ class PlainFrontend:
         return " ".join(map(str, ids))
 
     @staticmethod
-    def _delimiter(token: int, position: int, sense: Modality, role: Role) -> TokenBlock:
+    def _delimiter(
+        token: int, position: int, sense: Modality, role: Role, offset: int = 0
+    ) -> TokenBlock:
         block = TokenBlock.text([token], position, role)
         return TokenBlock(
             block.tokens,
@@ -184,7 +215,7 @@ class PlainFrontend:
             block.modality,
             np.full(1, sense, np.int8),
             block.role,
-            block.offset,
+            np.full(1, offset, np.int32),
         )
 
 

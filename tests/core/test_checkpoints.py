@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,8 @@ def test_shards_of_the_talker_are_not_needed(tmp_path: Path) -> None:
         (struct.pack("<Q", 9) + b"not json!", "header"),
         (struct.pack("<Q", 2) + b"[]", "header"),
         (struct.pack("<Q", 14) + b'{"a": "wrong"}', "tensor a"),
+        (safetensors({"a": [2, 3]}, spare=100), "100 bytes follow the last tensor"),
+        (struct.pack("<Q", 10**5) + b"[" * 10**5, "nested too deeply"),
     ],
 )
 def test_damaged_weights_name_what_is_wrong(tmp_path: Path, weights: bytes, words: str) -> None:
@@ -136,12 +139,110 @@ def test_a_tensor_whose_bytes_do_not_match_its_shape_is_named(tmp_path: Path) ->
         open_checkpoint(folder(tmp_path / "m", weights=weights))
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shape": [float("inf")]}, r"shape is \[inf\]"),
+        ({"shape": [1.5, 2]}, r"shape is \[1\.5, 2\]"),
+        ({"shape": [-2, -3]}, r"shape is \[-2, -3\]"),
+        ({"shape": [True, 6]}, "shape is"),
+        ({"shape": "ab"}, "shape is 'ab'"),
+        ({"shape": None}, "shape is None"),
+        ({"dtype": None}, "dtype is None, expected one of F64"),
+        ({"dtype": ["F32"]}, "dtype is"),
+        ({"data_offsets": [0, 24, 25]}, "data_offsets is"),
+        ({"data_offsets": [24, 0]}, "data_offsets is"),
+        ({"data_offsets": [0.0, 24.0]}, "data_offsets is"),
+        ({"data_offsets": [float("inf"), 24]}, "data_offsets is"),
+        ({"data_offsets": [8, 32]}, "tensor a begins at byte 8, expected 0"),
+    ],
+)
+def test_a_tensor_that_is_described_wrongly_is_named(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]} | changes
+    text = json.dumps({"a": entry}).encode()
+    weights = struct.pack("<Q", len(text)) + text + bytes(32)
+    with pytest.raises(CheckpointError, match=words) as caught:
+        open_checkpoint(folder(tmp_path / "m", weights=weights))
+    assert "tensor a" in str(caught.value)
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    span = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    text = json.dumps({"a": span, "b": span | {"data_offsets": [4, 12]}}).encode()
+    weights = struct.pack("<Q", len(text)) + text + bytes(12)
+    with pytest.raises(CheckpointError, match=r"tensor b begins at byte 4.*shares bytes"):
+        open_checkpoint(folder(tmp_path / "m", weights=weights))
+
+
+def test_names_out_of_a_file_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    text = json.dumps({"\x1b[31mevil\n": {"dtype": "F32", "shape": [1]}}).encode()
+    weights = struct.pack("<Q", len(text)) + text
+    with pytest.raises(CheckpointError, match="evil") as caught:
+        open_checkpoint(folder(tmp_path / "m", weights=weights))
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "words"),
+    [
+        ("x", "has no `weight_map`"),
+        ([1], "has no `weight_map`"),
+        ({}, "has no `weight_map`"),
+        (None, "has no `weight_map`"),
+        ({"a": 5}, "`weight_map` has 5 for tensor a"),
+        ({"a": None}, "`weight_map` has None for tensor a"),
+        ({"a": ""}, "`weight_map` has ''"),
+        ({"a": ".."}, "`weight_map` has '..'"),
+        ({"a": "x\0y"}, "`weight_map` has 'x"),
+        ({"a": "/etc/passwd"}, "outside of the folder"),
+        ({"a": "sub/x"}, "outside of the folder"),
+    ],
+)
+def test_an_index_that_cannot_be_is_refused(tmp_path: Path, weight_map: Any, words: str) -> None:
+    path = folder(tmp_path / "m")
+    index = path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(CheckpointError, match=words) as caught:
+        open_checkpoint(path)
+    assert index.name in str(caught.value) and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "preprocessor_config.json"])
+def test_only_regular_files_are_opened(tmp_path: Path, name: str, kind: str) -> None:
+    file = folder(tmp_path / "m") / name
+    file.unlink(missing_ok=True)
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match=f"{name}: is no regular file"):
+        open_checkpoint(file.parent)
+
+
+def test_a_link_to_a_file_is_opened(tmp_path: Path) -> None:
+    path = folder(tmp_path / "m")
+    (path / "model.safetensors").rename(tmp_path / "blob")
+    (path / "model.safetensors").symlink_to(tmp_path / "blob")
+    assert "a" in open_checkpoint(path).tensors
+
+
 @pytest.mark.parametrize("key", ["auto_map", "model_file"])
 def test_code_in_a_checkpoint_is_refused_by_name(tmp_path: Path, key: str) -> None:
     nested = {**THINKER, "text_config": {**TEXT, key: {"AutoModel": "evil.Model"}}}
-    for config in ({**THINKER, key: "evil.py"}, nested):
-        with pytest.raises(CheckpointError, match=key):
+    listed = {**THINKER, "parts": [1, [{"deep": {key: "evil.py"}}]]}
+    for config in ({**THINKER, key: "evil.py"}, nested, listed):
+        with pytest.raises(CheckpointError, match=f"config.json: `{key}` names code"):
             open_checkpoint(folder(tmp_path / "m", config=config))
+    for name in ("tokenizer_config.json", "preprocessor_config.json"):
+        path = folder(tmp_path / name)
+        (path / name).write_text(json.dumps({"a": {key: None}}))
+        with pytest.raises(CheckpointError, match=f"{name}: `{key}` names code"):
+            open_checkpoint(path)
 
 
 def test_pickles_are_refused_by_name(tmp_path: Path) -> None:
@@ -158,7 +259,7 @@ def test_missing_and_damaged_config(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such folder"):
         open_checkpoint(tmp_path / "nowhere")
     path = folder(tmp_path / "m")
-    for text in ("{", "[]", "\xff"):
+    for text in ("{", "[]", "\xff", "[" * 10**5, '{"a": ' + "9" * 5000 + "}"):
         (path / "config.json").write_bytes(text.encode("latin-1"))
         with pytest.raises(CheckpointError, match=r"config\.json"):
             open_checkpoint(path)

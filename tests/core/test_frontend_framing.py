@@ -384,6 +384,8 @@ def test_closed_streams_take_nothing_and_close_twice():
         (lambda f: f.push_sound(0.0, np.zeros(4)), "float64"),
         (lambda f: f.push_sound(0.0, np.zeros((4, 2), np.float32)), r"float32\[4, 2\]"),
         (lambda f: f.push_sound(1.7e9, noise(0.1)), "one running clock"),
+        (lambda f: f.cut(float("inf")), "a cut came with time inf"),
+        (lambda f: f.cut(float("nan")), "a cut came with time nan"),
     ],
 )
 def test_what_no_stream_can_use_is_refused(push, says):

@@ -58,6 +58,15 @@ def test_lengths_that_are_no_whole_hops(extractor, count):
     np.testing.assert_allclose(ours, reference, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_numbers_are_silence(broken):
+    samples = signals()["noise"].astype(np.float32)
+    silent = samples.copy()
+    samples[[0, 5_000, 15_999]], silent[[0, 5_000, 15_999]] = broken, 0
+    np.testing.assert_array_equal(log_mel(samples, 128), log_mel(silent, 128))
+    assert np.isfinite(log_mel(np.full(16_000, broken, np.float32), 128)).all()
+
+
 @pytest.mark.parametrize("count", [1, 2, 159, 160, 161, 199, 200, 201, 320])
 def test_a_clip_too_short_for_a_token_is_padded_to_one(extractor, count):
     samples = np.full(count, 0.5, np.float32)

@@ -70,7 +70,7 @@ def test_one_second_units_carry_their_delimiters():
     assert block.sense.tolist() == [V, A] + [V] * count + [A] * 25 + [A, V]
     marks = [Role.DELIMITER] * 2
     assert block.role.tolist() == marks + [Role.CONTENT] * (count + 25) + marks
-    assert block.offset.tolist() == [0, 0, *range(count), *range(25), 0, 0]
+    assert block.offset.tolist() == [0, 0, *range(count), *range(25), 1, 1]
     assert block.positions[:, :2].tolist() == [[10, 10]] * 3
     assert block.positions[:, -2:].tolist() == [[36, 36]] * 3
     assert cursor == Cursor(37)
@@ -223,11 +223,76 @@ def test_frame_rates_that_cannot_be_are_refused(fps):
         ({"preprocessor": {"image_mean": 0.5}}, "`image_mean` is 0.5"),
         ({"preprocessor": {"min_pixels": 99999}}, "limited to 99999 .. 12544"),
         ({"preprocessor": {"unit_template": {"name": "1s", "sec": 2}}}, "unknown keys sec"),
+        ({"preprocessor": {"unit_template": {"name": "1s", "seconds": 1e-9}}}, "at least 0.02"),
+        ({"preprocessor": {"do_normalize": False}}, "`do_normalize` is False, expected True"),
+        ({"preprocessor": {"resample": 2}}, "`resample` is 2, expected 3"),
     ],
 )
 def test_checkpoints_that_do_not_fit_are_refused_by_name(changes, says):
     with pytest.raises(CheckpointError, match=says):
         make(**changes)
+
+
+INF, NAN = float("inf"), float("nan")
+NO_NUMBERS = ("x", -1, 0, [], {}, INF, NAN, [0, 0, 0], True)
+NO_OBJECTS = ("x", -1, 5, [], INF, NAN, [0, 0, 0], True)
+NO_IDS = ("x", -1, -7, 2.0, [], {}, INF, NAN, True, 512, 99_999)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("position_id_per_seconds", (*NO_NUMBERS, 10**9)),
+        ("seconds_per_chunk", NO_NUMBERS),
+        ("audio_start_token_id", NO_IDS),
+        ("audio_end_token_id", NO_IDS),
+        ("vision_start_token_id", NO_IDS),
+        ("vision_end_token_id", NO_IDS),
+    ],
+)
+def test_fields_of_the_config_that_cannot_be_are_refused_by_name(field, values):
+    for value in values:
+        with pytest.raises(CheckpointError, match=f"^config.json: `{field}` is ") as caught:
+            make("1s", **{field: value})
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("min_pixels", NO_NUMBERS),
+        ("max_pixels", NO_NUMBERS),
+        ("image_mean", ("x", 5, {}, [1, 2], [1, 2, NAN], [1, 2, "x"], [True, 1, 1])),
+        ("image_std", ("x", 5, {}, [1, 2], [0, 0, 0], [1, 2, INF], [1, 1, -1])),
+        ("size", NO_OBJECTS),
+        ("video_processor", NO_OBJECTS),
+        ("feature_extractor", NO_OBJECTS),
+        ("unit_template", NO_OBJECTS),
+        ("feature_size", (*NO_NUMBERS, 80)),
+        ("sampling_rate", (*NO_NUMBERS, 8000)),
+        ("patch_size", (*NO_NUMBERS, 16)),
+    ],
+)
+def test_fields_of_the_preprocessor_that_cannot_be_are_refused_by_name(field, values):
+    for value in values:
+        with pytest.raises(CheckpointError, match=f"^preprocessor_config.json: `{field}` is "):
+            make(preprocessor={field: value})
+
+
+def test_a_missing_preprocessor_config_is_refused():
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json: missing or empty"):
+        QwenOmniFrontend.from_checkpoint(config(), {}, Characters())
+
+
+@pytest.mark.parametrize("token", ["<|im_end|>", "<|endoftext|>", "<|vision_bos|>"])
+def test_ids_of_the_tokenizer_outside_of_the_vocabulary_are_refused(token):
+    class Other(Characters):
+        def encode(self, text):
+            return [5000] if text == token else super().encode(text)
+
+    made = config() | {"vision_start_token_id": None}
+    with pytest.raises(CheckpointError, match=r"\[5000\].* vocabulary of 512"):
+        QwenOmniFrontend.from_checkpoint(made, PREPROCESSOR, Other())
 
 
 def test_an_unknown_template_is_refused():
@@ -243,10 +308,11 @@ def test_marks_come_from_the_tokenizer_where_the_config_has_none():
 @pytest.mark.parametrize(
     ("preprocessor", "limits"),
     [
-        ({}, (100352, 602112)),
+        ({"feature_size": 32}, (100352, 602112)),
         ({"min_pixels": 3136, "max_pixels": 12845056}, (100352, 602112)),
         ({"min_pixels": 3136, "max_pixels": 12544}, (3136, 12544)),
         ({"size": {"shortest_edge": 3136, "longest_edge": 12544}}, (3136, 12544)),
+        ({"video_processor": {}, "min_pixels": 3136, "max_pixels": 12544}, (3136, 12544)),
         (
             {"video_processor": {"size": {"shortest_edge": 3136, "longest_edge": 9999999}}},
             (3136, 9999999),
@@ -273,7 +339,9 @@ def test_importing_it_brings_in_no_framework():
 
 
 @pytest.mark.parametrize("template", ["1s", "2s"])
-@pytest.mark.parametrize("size", [(112, 112), (500, 300), (90, 1200), (2000, 2100)])
+@pytest.mark.parametrize(
+    "size", [(112, 112), (500, 300), (90, 1200), (2000, 2100), (28, 5600), (1000, 5)]
+)
 def test_no_unit_is_larger_than_the_largest(template: str, size: tuple[int, int]) -> None:
     frontend = make(template)
     count = frontend.frames_per_unit

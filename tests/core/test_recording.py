@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def record(folder: Path, seed: int = 0) -> Session:
 
 def backend(folder: Path, seed: int = 0) -> NumpyBackend:
     fresh = NumpyBackend(seed)
-    fresh.allocate(ArenaLayout(**Recording(folder).meta["layout"]))
+    fresh.allocate(ArenaLayout(**Recording(folder).meta["arena"]))
     return fresh
 
 
@@ -76,7 +77,7 @@ def test_plans_come_back_exactly(tmp_path: Path) -> None:
         assert type(plan) is type(read)
         for name, array in vars(plan).items():
             if name != "delta":
-                assert array.dtype == getattr(read, name).dtype
+                assert np.asarray(array).dtype == np.asarray(getattr(read, name)).dtype
                 np.testing.assert_array_equal(array, getattr(read, name))
         for name, array in vars(plan.delta).items():
             np.testing.assert_array_equal(array, getattr(read.delta, name))
@@ -87,8 +88,8 @@ def test_media_come_back_without_loss(tmp_path: Path) -> None:
     frames = tuple(generator.integers(0, 256, (5 + i, 7, 3), dtype=np.uint8) for i in range(12))
     sound = generator.normal(size=1234).astype(np.float32)
     recorder = Recorder(tmp_path / "r")
-    recorder.unit(0, UnitMedia(1.5, 2.25, frames, sound))
-    recorder.unit(1, UnitMedia(2.25, 3.25))
+    recorder.unit(UnitMedia(1.5, 2.25, frames, sound))
+    recorder.unit(UnitMedia(2.25, 3.25))
     recorder.begin({})
     recorder.close()
     first, last = (entry.media for entry in Recording(tmp_path / "r").entries())
@@ -121,3 +122,98 @@ def test_damage_is_told(tmp_path: Path) -> None:
     (tmp_path / "r" / "session.json").write_text('{"format": 99}')
     with pytest.raises(RecordingError, match="99"):
         Recording(tmp_path / "r")
+
+
+def test_a_unit_that_failed_does_not_spoil_the_recording(tmp_path: Path) -> None:
+    model = plain_model()
+    session = Session(model, budget=256, max_tokens=6, recorder=Recorder(tmp_path / "r"))
+    session.append(second(0))
+    model.backend.fail_in = 0
+    with pytest.raises(RuntimeError):
+        session.append(second(1, 0.5))
+    for index in range(1, 12):
+        session.append(second(index))
+    session.ask("what?")
+    session.close()
+    report = replay(Recording(tmp_path / "r"), backend(tmp_path / "r"), PlainFrontend())
+    # Every unit and every step of the answer can be compared.
+    assert report.compared == report.agreed > 12 and report.worst < 1e-6
+
+
+def test_what_is_asked_back_for_a_recording_is_no_decision(tmp_path: Path) -> None:
+    session = Session(plain_model(), budget=256, max_tokens=6, temperature=1.0)
+    for index in range(30):
+        session.append(second(index))
+        if index % 9 == 4:
+            session.ask("what?")
+    assert session.summary()["plans"] == record(tmp_path / "r").summary()["plans"]
+
+
+def test_nan_on_either_side_is_the_largest_difference(tmp_path: Path) -> None:
+    record(tmp_path / "r")
+    broken = backend(tmp_path / "r")
+    broken.head = broken.head * np.nan
+    assert replay(Recording(tmp_path / "r"), broken, PlainFrontend()).worst == np.inf
+
+
+def test_a_disk_that_fills_up_ends_the_recording_and_not_the_stream(tmp_path: Path) -> None:
+    recorder, warnings = Recorder(tmp_path / "r"), []
+
+    def listen(event: dict) -> None:
+        if event["event"] == "warning":
+            warnings.append(event["message"])
+
+    session = Session(plain_model(), budget=256, max_tokens=6, recorder=recorder, on_event=listen)
+    session.append(second(0))
+    whole = len(list(Recording(tmp_path / "r").entries()))
+
+    class Full:
+        def write(self, text: str) -> None:
+            raise OSError(28, "No space left on device")
+
+    recorder._lines.close()
+    recorder._lines = Full()
+    session.append(second(1))
+    session.append(second(2))
+    assert len(warnings) == 1 and "No space left" in warnings[0]
+    assert len(list(Recording(tmp_path / "r").entries())) == whole
+
+
+@pytest.mark.parametrize("text", ["[1]", '"x"', "{", "\xff", ""])
+def test_a_session_file_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    record(tmp_path / "r")
+    (tmp_path / "r" / "session.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(RecordingError, match=r"session\.json|no readable recording"):
+        Recording(tmp_path / "r")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04.", b"\x93NUMPY"])
+def test_damaged_media_are_told_with_their_line(tmp_path: Path, content: bytes) -> None:
+    record(tmp_path / "r")
+    (tmp_path / "r" / "media" / "000003.npz").write_bytes(content)
+    with pytest.raises(RecordingError, match="line"):
+        list(Recording(tmp_path / "r").entries())
+    (tmp_path / "r" / "media" / "000003.npz").unlink()
+    with pytest.raises(RecordingError, match=r"000003\.npz"):
+        list(Recording(tmp_path / "r").entries())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cells", [[10**30]]),
+        ("order", "x"),
+        ("positions", [[1], [2]]),
+        ("tokens", None),
+        ("kind", "jump"),
+        ("streams", -3),
+    ],
+)
+def test_lines_that_cannot_be_are_told(tmp_path: Path, field: str, value: object) -> None:
+    record(tmp_path / "r")
+    file = tmp_path / "r" / "plans.jsonl"
+    lines = file.read_text().splitlines()
+    lines[2] = json.dumps({**json.loads(lines[2]), field: value})
+    file.write_text("\n".join(lines))
+    with pytest.raises(RecordingError, match="line 3"):
+        list(Recording(tmp_path / "r").entries())

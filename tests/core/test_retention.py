@@ -10,8 +10,17 @@ from numpy_backend import PlainFrontend, second
 
 from omni_core.errors import BudgetError, OmniError
 from omni_core.frontend.base import Cursor
-from omni_core.ledger import Ledger
-from omni_core.retention import Fifo, NoSlide, OmniPick, policy
+from omni_core.ledger import Ledger, LedgerView
+from omni_core.retention import (
+    H2O,
+    POLICIES,
+    Fifo,
+    NoSlide,
+    OmniPick,
+    StreamingLLM,
+    TokenBasic,
+    policy,
+)
 from omni_core.retention.base import Policy
 from omni_core.units import Modality, Role, TokenBlock
 
@@ -24,7 +33,7 @@ def stream(
 
     def add(block: TokenBlock, unit: int, turn: int) -> None:
         cells = np.arange(len(block), dtype=np.int32)[None] + ledger.next_order
-        ledger.append(block, unit, turn, rule.tiers(block), cells.astype(np.int32))
+        ledger.append(block, unit, np.full(len(block), turn, np.int32), cells.astype(np.int32))
 
     prefix = TokenBlock.text([3] * 10, 0, Role.PREFIX)
     add(prefix, -1, 0)
@@ -44,19 +53,43 @@ def stream(
 sizes = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20)), min_size=2, max_size=30)
 
 
-@settings(max_examples=150, deadline=None)
-@given(sizes, st.booleans(), st.integers(1, 3), st.floats(0, 1), st.sampled_from(["fifo", "omni"]))
-def test_low_watermark_prefix_and_newest_unit(
-    sizes: list[tuple[int, int]], brackets: bool, turns: int, where: float, name: str
+WHOLE_UNITS = ("fifo", "omnipick")
+EVICTING = tuple(name for name in POLICIES if name != "no-slide")
+
+
+def scored(ledger: Ledger, seed: int) -> LedgerView:
+    """The ledger's view after every token got a random attention mass."""
+    mass = np.random.default_rng(seed).exponential(size=len(ledger)).astype(np.float32)
+    ledger.add_mass((mass,))
+    return ledger.view()
+
+
+@pytest.mark.parametrize("name", EVICTING)
+@settings(max_examples=60, deadline=None)
+@given(sizes, st.booleans(), st.integers(1, 3), st.floats(0, 1), st.integers(0, 99))
+def test_low_watermark_prefix_newest_and_delimiters(
+    name: str,
+    sizes: list[tuple[int, int]],
+    brackets: bool,
+    turns: int,
+    where: float,
+    seed: int,
 ) -> None:
-    rule: Policy = Fifo() if name == "fifo" else OmniPick()
-    view = stream(rule, sizes, brackets, turns).view()
+    rule = policy(name)
+    view = scored(stream(rule, sizes, brackets, turns), seed)
     newest = int((view.unit == view.unit[-1]).sum()) + 2 * brackets
+    newest += 12 if name == "streaming-llm" else 0  # sinks and their delimiters
     low = 10 + newest + int(where * max(0, len(view) - 10 - newest))
     gone = rule.evict(view, low)
     assert len(view) - gone.sum() <= low
     assert not gone[view.role == Role.PREFIX].any()
-    assert not gone[view.unit == view.unit[-1]].any()
+    content = np.flatnonzero(np.isin(view.role, (Role.CONTENT, Role.PROMPT)))
+    assert not gone[content[-1]]
+    if name in WHOLE_UNITS:
+        assert not gone[view.unit == view.unit[-1]].any()
+    else:
+        # Nothing goes without need: the next token back would not fit with its delimiters.
+        assert len(view) - gone.sum() >= low - 4 or not gone.any()
     # A delimiter stays exactly as long as something of its span does.
     for role, key in ((Role.DELIMITER, view.unit), (Role.BRACKET, view.turn)):
         for owner in np.unique(key[view.role == role]):
@@ -67,6 +100,36 @@ def test_low_watermark_prefix_and_newest_unit(
                 if role == Role.DELIMITER:
                     inside &= view.sense == sense
                 assert (~gone[edge]).all() if (~gone[inside]).any() else gone[edge].all()
+
+
+def test_token_basic_keeps_the_newest_tokens() -> None:
+    rule = TokenBasic()
+    view = stream(rule, [(9, 5)] * 20).view()
+    gone = rule.evict(view, 100)
+    kept = view.order[~gone & (view.role == Role.CONTENT)]
+    assert kept.tolist() == view.order[view.role == Role.CONTENT][-kept.size :].tolist()
+    assert len(view) - gone.sum() in range(97, 101)
+
+
+def test_streaming_llm_keeps_the_first_tokens_too() -> None:
+    rule = StreamingLLM(sinks=6)
+    view = stream(rule, [(9, 5)] * 20).view()
+    gone = rule.evict(view, 100)
+    first = np.flatnonzero(view.role == Role.CONTENT)[:6]
+    assert not gone[first].any() and gone[first[-1] + 1 : first[-1] + 40].sum() > 35
+
+
+def test_h2o_keeps_heavy_hitters_and_the_newest_token_of_mass_zero() -> None:
+    rule = H2O(recent=0.25)
+    ledger = stream(rule, [(9, 5)] * 20)
+    mass = np.zeros(len(ledger), np.float32)
+    heavy = np.flatnonzero(ledger.view().role == Role.CONTENT)[10:40:3]
+    mass[heavy] = 5.0
+    ledger.add_mass((mass,))
+    view = ledger.view()
+    gone = rule.evict(view, 60)
+    assert not gone[heavy].any() and not gone[-1]
+    assert gone.sum() == len(view) - 60 or len(view) - gone.sum() >= 56
 
 
 def test_fifo_drops_oldest_units_whole_and_no_more_than_needed() -> None:
@@ -116,5 +179,5 @@ def test_what_cannot_be_kept_is_said() -> None:
             rule.evict(view, 40)
     with pytest.raises(BudgetError, match="no-slide"):
         NoSlide().evict(view, 4000)
-    with pytest.raises(OmniError, match=r"fifo.*omnipick"):
+    with pytest.raises(OmniError, match=r"omnipick.*fifo"):
         policy("lru")

@@ -7,12 +7,12 @@ import pytest
 from numpy_backend import TEXT, NumpyBackend, plain_model, second
 
 from omni_core.backend import PAGE
-from omni_core.errors import BudgetError
+from omni_core.errors import BackendError, BudgetError, MediaError, OmniError, PlanError
 from omni_core.reference.attention import masked_attention
 from omni_core.reference.rotary import rotary_tables, rotate
 from omni_core.retention import POLICIES
 from omni_core.session import Session
-from omni_core.units import EMBEDDED
+from omni_core.units import EMBEDDED, Role
 
 
 def watched(backend: NumpyBackend) -> list[dict]:
@@ -21,17 +21,23 @@ def watched(backend: NumpyBackend) -> list[dict]:
     forward = backend.forward
 
     def run(plan, embeddings=None):
-        live = [group.order.copy() for group in backend.mirror.preview(plan)]
-        logits = forward(plan, embeddings)
-        steps.append({"plan": plan, "embeddings": embeddings, "live": live, "logits": logits})
-        return logits
+        live = [(group.order.copy(), group.shift.copy()) for group in backend.mirror.preview(plan)]
+        result = forward(plan, embeddings)
+        steps.append(
+            {"plan": plan, "embeddings": embeddings, "live": live, "logits": result.logits}
+        )
+        return result
 
     backend.forward = run
     return steps
 
 
+def tables(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return rotary_tables(positions, TEXT.head_dim, TEXT.rope_theta, TEXT.mrope_section)
+
+
 def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
-    """Logits of a dense run over all tokens, each query masked to what was live at its step."""
+    """Logits of a dense run over all tokens: each query at its virtual positions, with its mask."""
     orders = np.concatenate([s["plan"].order for s in steps])
     rows = []
     for s in steps:
@@ -42,20 +48,22 @@ def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
         rows.append(x)
     x = np.concatenate(rows)
     positions = np.concatenate([s["plan"].positions for s in steps], axis=1)
-    cos, sin = rotary_tables(positions, TEXT.head_dim, TEXT.rope_theta, TEXT.mrope_section)
     for weights in backend.layers:
         heads = (len(x), -1, TEXT.head_dim)
-        q = rotate((x @ weights["q"]).reshape(heads), cos, sin)
-        k = rotate((x @ weights["k"]).reshape(heads), cos, sin)
+        q = (x @ weights["q"]).reshape(heads)
+        k = (x @ weights["k"]).reshape(heads)
         v = (x @ weights["v"]).reshape(heads)
         outs, at = [], 0
         for s in steps:
             count = s["plan"].order.size
-            seen = np.isin(orders, s["live"][0])
+            live, shift = s["live"][0]
+            seen = np.isin(orders, live)
+            # Where the keys are, seen from this step: exact arithmetic, whatever was stored.
+            places = positions[:, seen] - shift
             outs.append(
                 masked_attention(
-                    q[at : at + count],
-                    k[seen],
+                    rotate(q[at : at + count], *tables(s["plan"].positions)),
+                    rotate(k[seen], *tables(places)),
                     v[seen],
                     s["plan"].order,
                     orders[seen],
@@ -72,14 +80,34 @@ def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
     return logits
 
 
-@pytest.mark.parametrize("brackets", [False, True])
-@pytest.mark.parametrize("retention", ["fifo", "omnipick"])
-@pytest.mark.parametrize("chunk", [5, 512])
-def test_evicted_stream_equals_masked_dense_run(retention: str, brackets: bool, chunk: int) -> None:
+@pytest.mark.parametrize(
+    ("retention", "layout", "brackets", "chunk", "frame"),
+    [
+        ("fifo", "page", False, 5, None),
+        ("fifo", "native", True, 512, 100),
+        ("omnipick", "page", True, 512, 100),
+        ("omnipick", "eager", False, 7, 64),
+        ("omnipick", "page", False, 512, None),
+        ("token-basic", "page", False, 9, 128),
+        ("streaming-llm", "native", True, 512, 90),
+        ("h2o", "page", False, 512, 100),
+        ("h2o", "eager", True, 11, None),
+    ],
+)
+def test_evicted_stream_equals_masked_dense_run(
+    retention: str, layout: str, brackets: bool, chunk: int, frame: int | None
+) -> None:
     model = plain_model(vision=11, brackets=brackets)
     steps = watched(model.backend)
     session = Session(
-        model, budget=220, retention=retention, max_tokens=6, prefill_chunk=chunk, system="hello"
+        model,
+        budget=220,
+        retention=retention,
+        layout=layout,
+        max_tokens=6,
+        prefill_chunk=chunk,
+        system="hello",
+        frame=frame,
     )
     for index in range(40):
         session.append(second(index))
@@ -119,16 +147,26 @@ def test_positions_never_go_backwards_after_a_slide() -> None:
     session = Session(model, budget=256, retention="fifo", max_tokens=8)
     for index in range(20):
         session.append(second(index))
-    positions = np.concatenate([s["plan"].positions[0] for s in steps])
     orders = np.concatenate([s["plan"].order for s in steps])
-    assert (np.diff(positions) > 0).all() and (np.diff(orders) == 1).all()
+    assert (np.diff(orders) == 1).all()
+    # Of positions, counted from their frame's start, those of one frame never run backwards.
+    frames = np.concatenate([np.full(s["plan"].order.size, s["plan"].shifts[-1, 0]) for s in steps])
+    positions = np.concatenate([s["plan"].positions[0] for s in steps])
+    for frame in np.unique(frames):
+        assert (np.diff(positions[frames == frame]) > 0).all()
 
 
 def test_no_slide_ends_with_a_clear_error_and_keeps_the_stream() -> None:
     session = Session(plain_model(), budget=256, retention="no-slide", max_tokens=8)
+    taken = 0
     with pytest.raises(BudgetError, match="no-slide"):
-        for index in range(60):
-            session.append(second(index))
+        for taken in range(60):
+            session.append(second(taken))
+    cells = len(session._ledger)
+    assert cells <= 256 and session.summary()["units"] == taken
+    with pytest.raises(BudgetError, match="no-slide"):
+        session.append(second(taken))
+    assert len(session._ledger) == cells and session.ask("still there?", branch=True)
 
 
 @pytest.mark.parametrize("step", range(6))
@@ -233,3 +271,202 @@ def test_pages_follow_cells_and_the_arena_suffices_for_hours() -> None:
         worst = max(worst, usage.pages - -(-usage.cells // PAGE))
     assert worst <= 9
     assert len(session._ledger) <= 300
+
+
+def test_gaps_in_a_turn_do_not_pile_up_brackets() -> None:
+    session = Session(plain_model(brackets=True), budget=256, max_tokens=8, retention="fifo")
+    for index in range(0, 600, 2):
+        session.append(second(index))
+    view = session._ledger.view()
+    content = np.unique(view.turn[view.role == Role.CONTENT])
+    assert np.unique(view.turn[view.role == Role.BRACKET]).tolist() == content.tolist()
+    assert session.summary()["units"] == 300
+
+
+def test_eviction_starts_above_the_budget_and_not_before() -> None:
+    events: list[dict] = []
+    session = Session(plain_model(), budget=91 + 18 * 9, max_tokens=8, on_event=events.append)
+    prefix = len(session._ledger)
+    room = 91 + 18 * 9 - prefix
+    assert room % 18 == 0
+    for index in range(room // 18):
+        session.append(second(index))
+    assert len(session._ledger) == session.budget
+    assert not [e for e in events if e["event"] == "evict"]
+    session.append(second(99))
+    (evict,) = [e for e in events if e["event"] == "evict"]
+    assert evict["cells"] == len(session._ledger) <= session.budget * 7 // 8
+    assert evict["units"][0] == 0 and sum(evict["tokens"].values()) > 0
+
+
+def test_a_move_that_fails_is_told_and_costs_nothing() -> None:
+    def run(fails: bool) -> tuple[list[str], str]:
+        model, warnings = plain_model(), []
+
+        def listen(event: dict) -> None:
+            if event["event"] == "warning":
+                warnings.append(event["message"])
+
+        def refuse(plan: object) -> None:
+            raise RuntimeError("no copy engine")
+
+        if fails:
+            model.backend.move = refuse
+        session = Session(model, budget=256, max_tokens=8, on_event=listen)
+        for index in range(40):
+            session.append(second(index))
+        assert (session._tables.moved_cells == 0) == fails
+        return warnings, session.ask("what was it?")
+
+    warnings, answer = run(True)
+    assert warnings and all("no copy engine" in message for message in warnings)
+    assert run(False) == ([], answer)
+
+
+def test_logits_that_are_not_finite_are_refused_and_the_stream_goes_on() -> None:
+    model = plain_model()
+    session = Session(model, budget=256, max_tokens=8)
+    session.append(second(0))
+    head, model.backend.head = model.backend.head, model.backend.head * np.nan
+    with pytest.raises(BackendError, match="not finite"):
+        session.ask("what?")
+    model.backend.head = head
+    session.append(second(1))
+    assert session.ask("what?")
+
+
+def test_an_interrupt_during_the_prompt_ends_the_answer_before_it_begins() -> None:
+    model = plain_model()
+    session = Session(model, budget=512, max_tokens=50)
+    session.append(second(0))
+    forward = model.backend.forward
+
+    def interrupted(plan: object, embeddings: object = None) -> object:
+        session.interrupt()
+        model.backend.forward = forward
+        return forward(plan, embeddings)
+
+    model.backend.forward = interrupted
+    assert session.ask("count to fifty") == ""
+    assert len(session.ask("and now?").split()) > 2
+
+
+@pytest.mark.parametrize("step", [3, 20, 33])
+def test_a_step_that_the_backend_took_over_and_nobody_else_is_healed(step: int) -> None:
+    """As when Ctrl-C comes between the backend's commit and the core's."""
+    model = plain_model()
+    steps = watched(model.backend)
+    session = Session(model, budget=220, max_tokens=4, system="hello", prefill_chunk=7)
+    run, count = model.backend.forward, 0
+
+    def forward(plan: object, embeddings: object = None) -> object:
+        nonlocal count
+        count += 1
+        result = run(plan, embeddings)
+        if count == step:
+            del steps[-1]
+            raise KeyboardInterrupt
+        return result
+
+    model.backend.forward = forward
+    index = 0
+    while index < 30:
+        before = len(steps)
+        try:
+            session.append(second(index))
+            index += 1
+        except KeyboardInterrupt:
+            del steps[before:]
+    session.ask("what?")
+    for each, reference in zip(steps, masked_dense(steps, model.backend), strict=True):
+        np.testing.assert_allclose(each["logits"][0], reference, rtol=1e-5, atol=1e-5)
+
+
+def test_one_model_runs_one_session() -> None:
+    model = plain_model()
+    first = Session(model, budget=256, max_tokens=8)
+    first.append(second(0))
+    other = Session(model, budget=256, max_tokens=8)
+    with pytest.raises(PlanError, match="another session"):
+        first.append(second(1))
+    other.append(second(0))
+
+
+def test_a_question_that_cannot_fit_is_refused_before_it_is_asked() -> None:
+    model = plain_model()
+    session = Session(model, budget=256, max_tokens=8)
+    session.append(second(0))
+    forwards = model.backend.forwards
+    with pytest.raises(BudgetError, match="fewer words"):
+        session.ask("why? " * 100)
+    assert model.backend.forwards == forwards
+    assert session.ask("why?")
+
+
+def test_units_follow_each_other_in_time() -> None:
+    session = Session(plain_model(), budget=256, max_tokens=8)
+    session.append(second(5))
+    for wrong in (second(5), second(0), second(7, 0.0), second(7, -1.0), second(7, float("nan"))):
+        with pytest.raises(MediaError, match="time"):
+            session.append(wrong)
+    session.append(second(7))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"prefill_chunk": 0}, {"groups": 0}, {"max_tokens": 0}, {"temperature": float("nan")}],
+)
+def test_settings_that_cannot_be_are_refused_by_name(wrong: dict) -> None:
+    with pytest.raises(OmniError, match=next(iter(wrong))):
+        Session(plain_model(), **{"budget": 256, "max_tokens": 8, **wrong})
+
+
+def test_a_budget_of_nothing_is_refused_and_not_taken_for_the_default() -> None:
+    with pytest.raises(BudgetError, match="budget of 0"):
+        Session(plain_model(), budget=0)
+
+
+def test_branches_leave_the_attention_mass_as_it_was() -> None:
+    def run(branch: bool) -> tuple[str, bytes]:
+        session = Session(plain_model(), budget=256, max_tokens=6, retention="h2o")
+        for index in range(30):
+            session.append(second(index))
+            if branch:
+                session.ask("is it there?", branch=True)
+        return session.ask("what was it?"), session._ledger.view().mass.tobytes()
+
+    assert run(True) == run(False)
+
+
+def test_mass_is_what_the_tokens_got() -> None:
+    session = Session(plain_model(), budget=512, max_tokens=6, retention="h2o")
+    for index in range(8):
+        session.append(second(index))
+    # Each query gives 1 a head and layer, all of it to live tokens, and nothing was evicted.
+    queries = session._ledger.next_order
+    assert session._ledger.view().mass.sum() == pytest.approx(
+        queries * TEXT.q_heads * TEXT.layers, rel=1e-5
+    )
+
+
+def test_generated_text_is_numbered_and_its_markup_stays_in_its_unit() -> None:
+    session = Session(plain_model(), budget=512, max_tokens=6)
+    session.append(second(0))
+    session.ask("hm")
+    view = session._ledger.view()
+    assert view.offset[view.role == Role.GENERATED].tolist() == list(range(6))
+    assert np.unique(view.unit[np.isin(view.role, (Role.PROMPT, Role.GENERATED))]).tolist() == [1]
+
+
+def test_a_full_pool_is_refused_and_the_stream_goes_on_when_there_is_room() -> None:
+    session = Session(plain_model(), budget=256, max_tokens=8)
+    for index in range(30):
+        session.append(second(index))
+    tables = session._tables
+    held = np.flatnonzero(tables._group == -1)[1:]
+    tables._group[held] = 99
+    with pytest.raises(BudgetError, match="do not fit"):
+        session.append(second(30))
+    tables._group[held] = -1
+    session.append(second(30))
+    assert session.summary()["units"] == 31

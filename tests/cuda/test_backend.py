@@ -13,6 +13,7 @@ import omni_cuda
 from omni_core.checkpoints import open_checkpoint
 from omni_core.errors import BackendError, BudgetError, PlanError
 from omni_core.frontend.base import VisionInput
+from omni_core.model_config import AudioConfig, VisionConfig
 from tests.parity.oracle import Tokens, distance, logits, mixed, text, torch
 from tests.parity.planner import Planner
 from tests.parity.playing import play
@@ -42,7 +43,7 @@ def test_a_step_that_runs_out_of_memory_changes_nothing(
     planner = Planner(pages=1)
     backend.allocate(planner.layout(shape))
     start = planner.step(tokens.ids[None, :20], tokens.rows[:20], tokens.positions[:, :20])
-    first = backend.forward(start)[0]
+    first = backend.forward(start).logits[0]
     tables = [backend.mirror.group.copy(), backend.mirror.occupancy.copy()]
     plan = planner.step(tokens.ids[None, 20:], tokens.rows[20:], tokens.positions[:, 20:])
     gather = backend.arena.gather
@@ -59,7 +60,7 @@ def test_a_step_that_runs_out_of_memory_changes_nothing(
     assert "\n" not in str(e.value)
     np.testing.assert_array_equal(backend.mirror.group, tables[0])
     np.testing.assert_array_equal(backend.mirror.occupancy, tables[1])
-    found = np.concatenate([first, backend.forward(plan)[0]])
+    found = np.concatenate([first, backend.forward(plan).logits[0]])
     assert distance(found, logits(model, tokens)) < 1e-4
 
 
@@ -105,15 +106,13 @@ def test_8_bits(thinker: Any, device: str) -> None:
 def test_towers_are_built_without_drawing_their_weights() -> None:
     from omni_cuda.encoders import audio, vision
 
-    large = {
-        "d_model": 640, "encoder_layers": 24, "num_hidden_layers": 24, "encoder_ffn_dim": 2560,
-        "encoder_attention_heads": 10, "torch_dtype": "bfloat16", "output_dim": 64,
-    }  # fmt: skip
-    tower = audio.build(large)
+    tower = audio.build(AudioConfig(24, 640, 10, 2560, 128, 1500, 100, 64))
     assert len(tower.layers) == 24
     assert {weight.device.type for weight in tower.parameters()} == {"meta"}
     assert {(b.device.type, b.dtype) for b in tower.buffers()} == {("cpu", torch.float32)}
-    tower = vision.build({"depth": 32, "hidden_size": 640, "num_heads": 10, "in_chans": 3})
+    tower = vision.build(
+        VisionConfig(32, 640, 1712, 10, 3, 14, 2, 2, 112, (7, 15, 23, 31), 64, 1e4)
+    )
     assert len(tower.blocks) == 32
     assert {weight.device.type for weight in tower.parameters()} == {"meta"}
 
@@ -129,7 +128,7 @@ def test_arrays_of_any_layout_are_taken(thinker: Any, device: str) -> None:
         given = np.flip(np.flip(getattr(plan, field)).copy())
         given.flags.writeable = False
         plan = dataclasses.replace(plan, **{field: given})
-    assert distance(backend.forward(plan)[0], logits(model, tokens)) < 1e-4
+    assert distance(backend.forward(plan).logits[0], logits(model, tokens)) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -200,8 +199,9 @@ def test_memory_is_flat_over_units_of_differing_lengths(thinker: Any, device: st
         embeddings = backend.encode([VisionInput(patches, (1, high, wide))], [mel])
         rows = np.arange(embeddings.shape[1], dtype=np.int32)
         positions = np.tile(rows + 100 * unit, (3, 1)).astype(np.int32)
-        plan = planner.step(np.full((1, rows.size), -1, np.int32), rows, positions, logits=[0])
-        assert np.isfinite(backend.forward(plan, embeddings)).all()
+        media = np.full((1, rows.size), -1, np.int32)
+        plan = planner.step(media, rows, positions, logits=[0], mass=unit % 3 == 0)
+        assert np.isfinite(backend.forward(plan, embeddings).logits).all()
         planner.evict(sorted(planner.where[0])[:-256])
         planner.seen[0].clear()  # the test's own notes grow
         report = backend.memory()

@@ -14,21 +14,31 @@ EMBEDDED = Path(__file__).parents[2] / "apps" / "omnilive" / "assets" / "embedde
 
 
 class Planner:
-    """Plans over cells drawn at random from every page, groups in pages of their own."""
+    """Plans over cells drawn at random, groups and position frames in pages of their own."""
 
-    def __init__(self, layout: ArenaLayout, seed: int = 0) -> None:
+    def __init__(self, layout: ArenaLayout, seed: int = 0, frames: int = 1) -> None:
         self.layout, self.rng = layout, np.random.default_rng(seed)
+        self.frame = np.arange(layout.pages, dtype=np.int32) // layout.groups % frames
         self.group = np.arange(layout.pages, dtype=np.int32) % layout.groups
         self.live = np.zeros((layout.pages, PAGE), bool)
         self.cells: list[np.ndarray] = []
         self.next = 0
 
     def step(
-        self, tokens: np.ndarray, positions: np.ndarray, rows=None, logits=None, counts=None
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        rows=None,
+        logits=None,
+        counts=None,
+        mass=False,
+        shifts=((0, 0),),
     ) -> StepPlan:
+        """The next tokens, in the last frame of ``shifts``."""
         tokens = np.atleast_2d(np.asarray(tokens, np.int32))
         count = tokens.shape[1]
-        cells = np.stack([self._draw(group, count) for group in range(self.layout.groups)])
+        here = self.frame == shifts[-1][0]
+        cells = np.stack([self._draw(group, here, count) for group in range(self.layout.groups)])
         order = np.arange(self.next, self.next + count, dtype=np.int64)
         self.next += count
         self.cells.append(cells)
@@ -39,7 +49,9 @@ class Planner:
             order,
             np.ones(count, np.int32) if counts is None else np.asarray(counts, np.int32),
             cells,
+            np.asarray(shifts, np.int32),
             np.asarray([count - 1] if logits is None else logits, np.int32),
+            mass,
             self.delta(),
         )
 
@@ -50,11 +62,12 @@ class Planner:
     def delta(self) -> TableDelta:
         pages = np.arange(self.layout.pages, dtype=np.int32)
         used = np.where(self.live.any(axis=1), self.group, FREE).astype(np.int32)
-        zeros = np.zeros(self.layout.pages, np.int32)
-        return TableDelta(pages, used, pack_occupancy(self.live), zeros.astype(np.int8), zeros)
+        none = np.zeros(self.layout.pages, np.int8)
+        return TableDelta(pages, used, pack_occupancy(self.live), none, self.frame)
 
-    def _draw(self, group: int, count: int) -> np.ndarray:
-        free = np.flatnonzero(~self.live.reshape(-1) & (self.group.repeat(PAGE) == group))
+    def _draw(self, group: int, here: np.ndarray, count: int) -> np.ndarray:
+        pages = (self.group == group) & here
+        free = np.flatnonzero(~self.live.reshape(-1) & pages.repeat(PAGE))
         cells = self.rng.choice(free, count, replace=False).astype(np.int32)
         self.live.reshape(-1)[cells] = True
         return cells

@@ -10,6 +10,7 @@ mx = pytest.importorskip("mlx.core", reason="MLX is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import omni_mlx  # noqa: E402
+import omni_mlx.step as step  # noqa: E402
 from omni_core.backend import ArenaLayout, MovePlan  # noqa: E402
 from omni_core.checkpoints import open_checkpoint  # noqa: E402
 from omni_core.errors import BackendError, BudgetError, CheckpointError, PlanError  # noqa: E402
@@ -74,7 +75,7 @@ def test_chunks_with_media_equal_one_dense_shot(tiny, backend, planner, groups):
     for start, stop in [(0, 32), (32, 33), (33, 40)]:
         cut = slice(start, stop)
         plan = plans.step(tokens[cut], positions[:, cut], rows[cut], [0, stop - start - 1])
-        found = backend.forward(plan, mx.array(media)[None])
+        found = backend.forward(plan, mx.array(media)[None]).logits
         assert found.dtype == np.float32
         # transformers takes angles in float32, which tells at such positions.
         assert relative(found[0], wanted[[start, stop - 1]]) < 1e-4
@@ -85,11 +86,11 @@ def test_greedy_text_equals_transformers(tiny, backend, planner):
     backend.allocate(layout())
     plans = planner(layout())
     tokens = list(np.random.default_rng(2).integers(0, 512, 17))
-    logits = backend.forward(plans.step(tokens, np.arange(17)))
+    logits = backend.forward(plans.step(tokens, np.arange(17))).logits
     text = []
     for position in range(17, 49):
         text.append(int(logits[0, -1].argmax()))
-        logits = backend.forward(plans.step([text[-1]], [position]))
+        logits = backend.forward(plans.step([text[-1]], [position])).logits
     whole = [*tokens, *text]
     wanted = dense(model, embed(model, whole), np.arange(len(whole)))[16:-1].argmax(axis=-1)
     assert text == wanted.tolist()
@@ -109,7 +110,8 @@ def test_after_eviction_and_moves_logits_equal_a_masked_dense_run(tiny, backend,
     kept = np.setdiff1d(np.arange(200), gone)
     source = plans.cells[0][:, kept]
     backend.move(MovePlan(source.reshape(-1), np.roll(source, 1, 1).reshape(-1), plans.delta()))
-    found = backend.forward(plans.step(tokens[200:], np.arange(200, 300), logits=np.arange(100)))
+    last = plans.step(tokens[200:], np.arange(200, 300), logits=np.arange(100))
+    found = backend.forward(last).logits
     mask = np.tri(300, dtype=bool)
     mask[200:, gone] = False
     wanted = dense(model, embed(model, tokens), np.arange(300), mask)[200:]
@@ -121,7 +123,7 @@ def test_a_merged_token_weighs_as_its_count(tiny, backend, planner):
     backend.allocate(layout())
     plans = planner(layout())
     tokens = np.array([7, 9, 11, 13])
-    found = backend.forward(plans.step(tokens, [0, 1, 1, 2], counts=[1, 1, 3, 1]))
+    found = backend.forward(plans.step(tokens, [0, 1, 1, 2], counts=[1, 1, 3, 1])).logits
     repeated = np.array([7, 9, 11, 11, 11, 13])
     mask = np.tri(6, dtype=bool)
     mask[2:5, 2:5] = True
@@ -129,21 +131,39 @@ def test_a_merged_token_weighs_as_its_count(tiny, backend, planner):
     assert relative(found[0, 0], wanted) < 1e-5
 
 
-def test_streams_of_one_layout_do_not_mix(backend, planner):
+def test_streams_of_one_layout_do_not_mix(tiny, backend, planner):
     tokens = np.random.default_rng(4).integers(0, 512, (3, 20))
     place = layout(streams=3)
-    backend.allocate(place)
-    together = backend.forward(planner(place).step(tokens, np.arange(20)))
+    wide = omni_mlx.load(open_checkpoint(tiny[1]), device="cpu", streams=3)
+    wide.allocate(place)
+    together = wide.forward(planner(place).step(tokens, np.arange(20))).logits
     for stream in range(3):
         backend.allocate(layout())
-        alone = backend.forward(planner(layout()).step(tokens[stream], np.arange(20)))
+        alone = backend.forward(planner(layout()).step(tokens[stream], np.arange(20))).logits
         assert relative(together[stream], alone[0]) < 1e-5
+
+
+def test_scores_are_spelled_out_only_where_frames_or_mass_ask_for_it(backend, planner, monkeypatch):
+    asked = []
+    spelled = step.turned_attention
+    monkeypatch.setattr(
+        step, "turned_attention", lambda *given: asked.append(given) or spelled(*given)
+    )
+    place = layout(2)
+    backend.allocate(place)
+    plans = planner(place, frames=2)
+    backend.forward(plans.step([1, 2, 3], np.arange(3)))
+    assert not asked
+    backend.forward(plans.step([4], [3], mass=True))
+    assert len(asked) == 4
+    backend.forward(plans.step([5], [0], shifts=[(0, 4), (1, 0)]))
+    assert len(asked) == 8
 
 
 def test_a_refused_step_leaves_no_trace(backend, planner):
     backend.allocate(layout())
     plans = planner(layout())
-    first = backend.forward(plans.step([1, 2, 3], np.arange(3)))
+    first = backend.forward(plans.step([1, 2, 3], np.arange(3))).logits
     held = plans.live.copy()
     broken = plans.step([EMBEDDED] * 4, np.arange(3, 7), rows=np.arange(4))
     with pytest.raises(PlanError, match="embedding 3 of 2"):
@@ -151,12 +171,12 @@ def test_a_refused_step_leaves_no_trace(backend, planner):
     with pytest.raises(BackendError, match="mlx failed in a step"):
         backend.forward(broken, _Failing((1, 4, 64)))
     plans.live, plans.next = held, 3
-    after = backend.forward(plans.step([4], [3]))
+    after = backend.forward(plans.step([4], [3])).logits
     backend.allocate(layout())
     plans = planner(layout(), seed=9)
-    again = backend.forward(plans.step([1, 2, 3], np.arange(3)))
+    again = backend.forward(plans.step([1, 2, 3], np.arange(3))).logits
     assert relative(first, again) < 1e-5
-    assert relative(after, backend.forward(plans.step([4], [3]))) < 1e-5
+    assert relative(after, backend.forward(plans.step([4], [3])).logits) < 1e-5
 
 
 class _Failing:
@@ -173,11 +193,13 @@ def test_another_thread_may_call(backend, planner):
     answers = []
     steps = [plans.step([5], [0]), plans.step([6], [1])]
     for plan in steps:
-        thread = threading.Thread(target=lambda plan=plan: answers.append(backend.forward(plan)))
+        thread = threading.Thread(
+            target=lambda plan=plan: answers.append(backend.forward(plan).logits)
+        )
         thread.start()
         thread.join()
     backend.allocate(layout())
-    wanted = [backend.forward(plan) for plan in steps]
+    wanted = [backend.forward(plan).logits for plan in steps]
     assert all(np.array_equal(a, b) for a, b in zip(answers, wanted, strict=True))
 
 
@@ -190,7 +212,7 @@ def test_two_backends_take_turns_in_two_threads(tiny, backend, planner):
         each.allocate(layout())
         plans = planner(layout())
         steps = [plans.step([token], [place]) for place, token in enumerate(tokens)]
-        answers[name] = [each.forward(plan) for plan in steps]
+        answers[name] = [each.forward(plan).logits for plan in steps]
 
     before = mx.default_device(), mx.default_stream(mx.cpu)
     for each in (backend, other):
@@ -212,7 +234,7 @@ def test_smaller_weights_stay_close(tiny, backend, planner, weights, bound):
     answers = []
     for each in (backend, small):
         each.allocate(layout())
-        answers.append(each.forward(planner(layout()).step(tokens, np.arange(30)))[0, 0])
+        answers.append(each.forward(planner(layout()).step(tokens, np.arange(30))).logits[0, 0])
     assert np.linalg.norm(answers[1] - answers[0]) / np.linalg.norm(answers[0]) < bound
     assert small.memory().accounted < backend.memory().accounted
     assert small.element == (2 if weights == "bf16" else 4)
@@ -235,7 +257,7 @@ def test_released_names_and_a_tied_head(tiny, backend, planner, tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     tied = omni_mlx.load(open_checkpoint(tmp_path), device="cpu")
     tied.allocate(layout())
-    found = tied.forward(planner(layout()).step([1, 2, 3], np.arange(3)))
+    found = tied.forward(planner(layout()).step([1, 2, 3], np.arange(3))).logits
     with torch.no_grad():
         hidden = model.model(
             inputs_embeds=torch.tensor(embed(model, [1, 2, 3]))[None],

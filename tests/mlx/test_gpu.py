@@ -11,9 +11,21 @@ import omni_mlx  # noqa: E402
 from omni_core.backend import ArenaLayout  # noqa: E402
 from omni_core.checkpoints import open_checkpoint  # noqa: E402
 from omni_core.frontend.base import VisionInput  # noqa: E402
+from omni_core.model_config import TextConfig  # noqa: E402
 from omni_core.paging.mirror import LiveCells  # noqa: E402
-from omni_core.reference.attention import masked_attention  # noqa: E402
-from omni_mlx.attention import sparse_page_attention, visibility  # noqa: E402
+from omni_core.reference.attention import (  # noqa: E402
+    attention_shares,
+    masked_attention,
+    weighted_values,
+)
+from omni_core.reference.rotary import rotary_tables, rotate  # noqa: E402
+from omni_mlx.attention import (  # noqa: E402
+    Orders,
+    sparse_page_attention,
+    turned_attention,
+    visibility,
+)
+from omni_mlx.rotary import StepRotary  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not mx.is_available(mx.gpu), reason="no GPU for MLX (Metal or CUDA)"
@@ -61,7 +73,8 @@ def _error(group, head_dim, count, queries, place, case):
 
     with mx.stream(mx.gpu):
         q, k, v = drawn(asked.size, 2 * group), drawn(count, 2), drawn(count, 2)
-        live = LiveCells(np.arange(count, dtype=np.int32), order, bias.astype(np.float32))
+        here = np.zeros(count, np.int32)
+        live = LiveCells(np.arange(count, dtype=np.int32), order, bias.astype(np.float32), here)
         sight = visibility(live, asked, place)
         found = plain(sparse_page_attention(q, k, v, sight, head_dim**-0.5))
         q, k, v = plain(q), plain(k), plain(v)
@@ -70,6 +83,43 @@ def _error(group, head_dim, count, queries, place, case):
         assert (found[0] == 0).all()
     size = np.linalg.norm(wanted, axis=(0, 2))
     return float((np.linalg.norm(found - wanted, axis=(0, 2)) / np.maximum(size, 1e-9)).max())
+
+
+@pytest.mark.parametrize(("count", "queries"), [(1000, 1), (700, 130), (65, 33)])
+@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 1e-2), ("float16", 2e-3)])
+def test_frames_in_sixteen_bits_stay_close_to_the_oracle(count, queries, dtype, bound):
+    group, head_dim = 7, 128
+    text = TextConfig(9, 9, 9, 1, 2 * group, 2, head_dim, 1e-6, 1e6, (), 9, True)
+    rng = np.random.default_rng(count)
+    order = np.arange(count, dtype=np.int64)
+    positions = np.tile(np.arange(queries, dtype=np.int32), (3, 1))
+    shift = np.sort(rng.choice([0, 50, 9000], count)).astype(np.int32)[::-1]
+    bias = np.log(rng.integers(1, 9, count)).astype(np.float32)
+    live = LiveCells(order.astype(np.int32), order, bias, shift)
+
+    def drawn(tokens, heads):
+        numbers = mx.array(rng.normal(size=(1, heads, tokens, head_dim)), mx.float32)
+        return numbers.astype(getattr(mx, dtype))
+
+    def plain(x):
+        return np.array(x.astype(mx.float32))[0].swapaxes(0, 1).astype(np.float64)
+
+    with mx.stream(mx.gpu):
+        q, k, v = drawn(queries, 2 * group), drawn(count, 2), drawn(count, 2)
+        turns = StepRotary(positions, text).turns(live.runs())
+        orders = Orders.of(live, order[-queries:])
+        out, mass = turned_attention(q, k, v, turns, orders, head_dim**-0.5)
+        found, mass, q, k, v = plain(out), np.array(mass), plain(q), plain(k), plain(v)
+    runs = [
+        (rotate(q, *rotary_tables(positions + np.int32(shift), head_dim, 1e6, ())), k[start:stop])
+        for start, stop, shift in live.runs()
+    ]
+    shares = attention_shares(runs, order[-queries:], order, bias, head_dim**-0.5)
+    wanted = weighted_values(shares, v)
+    error = np.linalg.norm(found - wanted, axis=(0, 2)) / np.linalg.norm(wanted, axis=(0, 2))
+    assert error.max() <= bound
+    expected = shares.sum(axis=(0, 1))
+    assert np.linalg.norm(mass - expected) <= bound * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +140,10 @@ def test_all_parts_equal_the_cpu(embedded, planner, weights, bound):
         found = [np.array(media.astype(mx.float32))[0]]
         rows = np.arange(media.shape[1])
         plan = plans.step(np.full(rows.size, -1), rows, rows, logits=[0, 50])
-        found.append(backend.forward(plan, media)[0])
+        found.append(backend.forward(plan, media).logits[0])
         backend.move(plans.drop(plans.cells[0][:, 10:60]))
         for token in range(3):
-            found.append(backend.forward(plans.step([token], [200 + token]))[0])
+            found.append(backend.forward(plans.step([token], [200 + token])).logits[0])
         answers.append(found)
     errors = [
         float(np.linalg.norm(found - exact) / np.linalg.norm(exact))

@@ -33,18 +33,21 @@ def test_the_arena_is_changed_in_place(backend, planner):
 def test_memory_levels_off_over_units_of_differing_lengths(backend, device, planner):
     layout = ArenaLayout(24, 1, 4, 2, 32)
     backend.allocate(layout)
-    plans = planner(layout)
+    plans = planner(layout, frames=3)
     rng = np.random.default_rng(0)
     held, kept = [], []
     # On NVIDIA cards cuDNN plans anew for each length, which is slow.
-    for _ in range(600 if device == "cpu" else 60):
+    for unit in range(600 if device == "cpu" else 60):
         count = int(rng.integers(1, 60))
         mel = np.zeros((128, int(rng.integers(3, 130))), np.float32)
         rows = np.full(count, -1)
         embeddings = backend.encode([], [mel])
         rows[: min(count, embeddings.shape[1])] = np.arange(min(count, embeddings.shape[1]))
         tokens = rng.integers(0, 800, count)
-        backend.forward(plans.step(tokens, plans.next + np.arange(count), rows), embeddings)
+        frame = unit // 12
+        shifts = [((frame + 1) % 3, 900), ((frame + 2) % 3, 400), (frame % 3, 0)]
+        plan = plans.step(tokens, np.arange(count), rows, mass=unit % 3 == 0, shifts=shifts)
+        backend.forward(plan, embeddings)
         kept.append(plans.cells.pop())
         del embeddings
         while sum(cells.shape[1] for cells in kept) > 6 * PAGE:

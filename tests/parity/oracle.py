@@ -72,7 +72,7 @@ def logits(
     count = tokens.ids.size
     masks = [np.tri(count, dtype=np.bool_)] if masks is None else masks
     additive = [_additive(mask, bias) for mask in masks]
-    layers = _part(model, "ThinkerTextModel").layers
+    layers = part(model, "ThinkerTextModel").layers
     hooks = [
         layer.register_forward_pre_hook(
             _masked(additive[index * len(masks) // len(layers)]), with_kwargs=True
@@ -95,21 +95,21 @@ def logits(
 @torch.no_grad()
 def vision(model: Any, patches: Float32, grid: tuple[int, int, int]) -> Float32:
     """Embeddings ``[rows, hidden]`` of one grid."""
-    tower = _part(model, "VisionEncoder")
+    tower = part(model, "VisionEncoder")
     return tower(torch.from_numpy(patches), grid_thw=torch.tensor([grid])).pooler_output.numpy()
 
 
 @torch.no_grad()
 def audio(model: Any, mel: Float32) -> Float32:
     """Embeddings ``[rows, hidden]`` of one spectrogram."""
-    tower = _part(model, "AudioEncoder")
+    tower = part(model, "AudioEncoder")
     frames = torch.tensor([mel.shape[1]])
     halved, _ = tower._get_feat_extract_output_lengths(frames)
     run = tower(torch.from_numpy(mel), feature_lens=frames, aftercnn_lens=halved)
     return run.last_hidden_state.numpy()
 
 
-def _part(model: Any, name: str) -> Any:
+def part(model: Any, name: str) -> Any:
     # Releases of transformers differ in how deep the thinker's parts lie.
     return next(part for part in model.modules() if type(part).__name__ == f"Qwen2_5Omni{name}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from tests.parity.tiny import Shape
 
 
 class Planner:
-    """Hands out cells and remembers which tokens every token could see.
+    """Hands out cells and remembers which tokens every token could see. A page has one frame.
 
     ``placement`` is the order in which free cells are used: ``sequential``, ``reversed`` or
     ``scattered`` over the whole arena. Groups own the pages ``group``, ``group + groups``, …
@@ -26,6 +26,7 @@ class Planner:
         self.seen: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(groups)]
         self.free = [self._cells(group, placement) for group in range(groups)]
         self.dirty: set[int] = set()
+        self.frame = np.zeros(pages, np.int32)
 
     def layout(self, shape: Shape, streams: int = 1) -> ArenaLayout:
         depth = shape.layers // self.groups
@@ -38,15 +39,21 @@ class Planner:
         positions: npt.NDArray[np.int32],
         logits: Iterable[int] | None = None,
         counts: npt.NDArray[np.int32] | None = None,
+        frame: int = 0,
+        shifts: Mapping[int, int] | None = None,
+        mass: bool = False,
     ) -> StepPlan:
-        """The next tokens ``[streams, T]``, with the logits of all unless told otherwise."""
+        """The next tokens ``[streams, T]``, with the logits of all unless told otherwise.
+
+        ``shifts`` are those of other frames than ``frame``, the tokens' own.
+        """
         count = tokens.shape[1]
         order = np.arange(self.order, self.order + count)
         self.order += count
         cells = np.empty((self.groups, count), np.int32)
         for group in range(self.groups):
             for column, rank in enumerate(order):
-                cell = self.free[group].pop(0)
+                cell = self._draw(group, frame)
                 self.where[group][int(rank)] = cells[group, column] = cell
                 self.dirty.add(cell // PAGE)
             alive = np.array(sorted(self.where[group]))
@@ -59,7 +66,9 @@ class Planner:
             order,
             np.ones(count, np.int32) if counts is None else counts,
             cells,
+            np.array(sorted({**(shifts or {}), frame: 0}.items()), np.int32),
             np.array(list(wanted), np.int32),
+            mass,
             self._delta(),
         )
 
@@ -75,6 +84,9 @@ class Planner:
         """Move tokens, by order, to other cells of their group; they may trade places."""
         source = np.array([self.where[group][rank] for rank in cells], np.int32)
         target = np.array(list(cells.values()), np.int32)
+        for old, new in zip(source // PAGE, target // PAGE, strict=True):
+            assert self.frame[old] == self._frame(int(new), self.frame[old])
+            self.frame[new] = self.frame[old]
         self.where[group].update(cells)
         self.dirty |= {int(cell) // PAGE for cell in [*source, *target]}
         used = set(self.where[group].values())
@@ -88,6 +100,18 @@ class Planner:
         for rank, seen in enumerate(self.seen[group]):
             mask[rank, seen] = True
         return mask
+
+    def _draw(self, group: int, frame: int) -> int:
+        for place, cell in enumerate(self.free[group]):
+            if self._frame(cell // PAGE, frame) == frame:
+                self.frame[cell // PAGE] = frame
+                return self.free[group].pop(place)
+        raise AssertionError(f"no free cell for frame {frame}")
+
+    def _frame(self, page: int, empty: int) -> int:
+        """The frame of a page with live cells; ``empty`` for one without."""
+        used = any(cell // PAGE == page for where in self.where for cell in where.values())
+        return int(self.frame[page]) if used else empty
 
     def _cells(self, group: int, placement: str) -> list[int]:
         pages = range(group, self.pages, self.groups)
@@ -110,5 +134,5 @@ class Planner:
             group[pages].astype(np.int32),
             pack_occupancy(bits[pages]),
             np.zeros(pages.size, np.int8),
-            np.zeros(pages.size, np.int32),
+            self.frame[pages],
         )

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from omni_core.errors import BackendError, CheckpointError
+from omni_core.frontend.base import VisionInput
 from tests.parity import tiny as checkpoints
 from tests.parity.oracle import distance, logits, text, torch
 from tests.parity.planner import Planner
@@ -95,6 +97,41 @@ def test_a_field_without_default_is_named(twin: Any, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="rope_theta"):
         twin.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("text_config", "hidden_act", "gelu"),
+        ("vision_config", "hidden_act", "gelu"),
+        ("vision_config", "rope_theta", 5000.0),
+        ("audio_config", "activation_function", "relu"),
+        ("text_config", "num_hidden_layers", 3),
+        ("vision_config", "depth", 2),
+        ("audio_config", "encoder_layers", 10**9),
+    ],
+)
+def test_what_a_twin_would_ignore_is_refused(
+    twin: Any, folder: Path, section: str, field: str, value: Any
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config[section].pop("layer_types", None)
+    config[section][field] = value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=field):
+        twin.load(folder)
+
+
+def test_an_alias_in_the_config_changes_nothing(twin: Any, folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    patches = draw.standard_normal((24, 1176)).astype(np.float32)
+    media = [VisionInput(patches, (1, 4, 6))], [draw.standard_normal((32, 90)).astype(np.float32)]
+    before = twin.array(twin.load(folder).encode(*media))
+    config = json.loads((folder / "config.json").read_text())
+    config["audio_config"] |= {"num_attention_heads": 4, "num_hidden_layers": 1}
+    config["vision_config"] |= {"num_attention_heads": 1, "num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert np.array_equal(twin.array(twin.load(folder).encode(*media)), before)
 
 
 def test_half_precision_files_load_as_float32(twin: Any, tiny_of: Any, folder: Path) -> None:

@@ -29,11 +29,11 @@ def test_only_the_wanted_rows_come_back(backend: Any, tiny: Any) -> None:
     planner = Planner(pages=1)
     backend.allocate(planner.layout(tiny.shape))
     none = planner.step(tokens.ids[None, :9], tokens.rows[:9], tokens.positions[:, :9], logits=[])
-    assert backend.forward(none).shape == (1, 0, expected.shape[1])
+    assert backend.forward(none).logits.shape == (1, 0, expected.shape[1])
     some = planner.step(
         tokens.ids[None, 9:], tokens.rows[9:], tokens.positions[:, 9:], logits=[10, 3]
     )
-    assert distance(backend.forward(some)[0], expected[[19, 12]]) < 1e-4
+    assert distance(backend.forward(some).logits[0], expected[[19, 12]]) < 1e-4
 
 
 def test_greedy_text_is_equal(backend: Any, tiny: Any, twin: Any) -> None:
@@ -51,7 +51,7 @@ def test_greedy_text_is_equal(backend: Any, tiny: Any, twin: Any) -> None:
         plan = planner.step(
             np.array([[drawn[-1]]], np.int32), tokens.rows[-1:], tokens.positions[:, -1:]
         )
-        last = backend.forward(plan)[0, -1]
+        last = backend.forward(plan).logits[0, -1]
         expected = logits(tiny.model, tokens)[-1]
     assert drawn == reference
     assert len(set(reference)) > 4, "the model repeats itself: equality would say little"
@@ -75,7 +75,7 @@ def test_merged_tokens_carry_the_log_of_their_count(backend: Any, tiny: Any) -> 
     planner = Planner(pages=1)
     backend.allocate(planner.layout(tiny.shape))
     plan = planner.step(tokens.ids[None], tokens.rows, tokens.positions, counts=counts)
-    found = backend.forward(plan)[0]
+    found = backend.forward(plan).logits[0]
     biased = logits(tiny.model, tokens, bias=np.log(counts).astype(np.float32))
     assert distance(found, biased) < 1e-4
     assert distance(found, logits(tiny.model, tokens)) > 1e-2

@@ -17,6 +17,7 @@ load_file, save_file = _files.load_file, _files.save_file
 VOCAB = 211
 MEL_BINS = 32
 HALF_WINDOW = 50
+ROPE_THETA = 1e6
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ SHAPES = {
     "4-2-16": Shape(64, 4, 2, 16, (2, 3, 3)),
     "6-2-32": Shape(96, 6, 2, 32, (4, 6, 6)),
     "3-3-16": Shape(40, 3, 3, 16, (2, 3, 3), tied=True),
+    "8-2-16": Shape(48, 8, 2, 16, (2, 3, 3)),
 }
 
 
@@ -56,7 +58,8 @@ def make(shape: Shape, seed: int = 0) -> Any:
             "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim,
             "tie_word_embeddings": shape.tied,
             "rope_parameters": {
-                "rope_type": "default", "rope_theta": 1e6, "mrope_section": list(shape.sections),
+                "rope_type": "default", "rope_theta": ROPE_THETA,
+                "mrope_section": list(shape.sections),
             },
         },
         tie_word_embeddings=shape.tied,

@@ -19,6 +19,7 @@ from omni_core.frontend.tracks import (
     PictureTrack,
     Samples,
     SoundTrack,
+    check_time,
     checked_frame,
     checked_samples,
 )
@@ -156,7 +157,11 @@ class UnitFramer:
         """Close the running unit at ``time``, also one still to come; the next unit starts there.
 
         A time that lies in units already closed changes nothing.
+
+        Raises:
+            MediaError: no time.
         """
+        check_time("cut", time)
         time = round(time * SAMPLE_RATE) / SAMPLE_RATE
         with self._change:
             if time > self._start + EPSILON and time not in self._cuts:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,30 @@ class ImageSpec:
         """Height and width that a frame is resized to."""
         factor = self.patch * self.merge
         return smart_resize(height, width, factor, self.min_pixels, self.max_pixels)
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of one temporal patch, whatever the shape of its frames.
+
+        A side is at least one token, so long strips exceed ``max_pixels``; and what is enlarged to
+        ``min_pixels`` has both sides rounded up.
+        """
+        token = (self.patch * self.merge) ** 2
+        shrunk = max(1, self.max_pixels // token, isqrt(_MAX_ASPECT * self.max_pixels // token))
+        return max(shrunk, _most_enlarged(self.min_pixels, token))
+
+
+def _most_enlarged(pixels: int, token: int) -> int:
+    """Most tokens of a picture enlarged to ``pixels`` at ``token`` pixels each.
+
+    The shorter side is ``n`` tokens where it was just over ``n - 1`` before rounding. One more than
+    the longer side's whole tokens covers what floating point adds to a side that was whole.
+    """
+    longest = isqrt(_MAX_ASPECT * pixels // token) + 1
+    most = longest
+    for shorter in range(2, isqrt(pixels // token) + 2):
+        most = max(most, shorter * min(longest, pixels // (token * (shorter - 1)) + 1))
+    return most
 
 
 def smart_resize(

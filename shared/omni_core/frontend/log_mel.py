@@ -39,8 +39,10 @@ def audio_tokens(frames: int) -> int:
 def log_mel(samples: npt.NDArray[np.float32], mel_bins: int) -> npt.NDArray[np.float32]:
     """Log-mel spectrogram of mono sound at 16 kHz.
 
-    A clip shorter than ``MIN_SAMPLES`` (321) is padded with zeros to it, so it gives one token.
-    Holds for clips up to 300 s less half a window, the extractor's own length.
+    Samples that are no finite numbers count as silence, 0: one of them would else spoil the whole
+    clip, and with it what stays in the cache. A clip shorter than ``MIN_SAMPLES`` (321) is padded
+    with zeros to it, so it gives one token. Holds for clips up to 300 s less half a window, the
+    extractor's own length.
 
     Shapes: ``float32[samples] -> float32[mel_bins, ceil(samples / 160)]``.
     Source: transformers, ``feature_extraction_whisper.py``.
@@ -49,7 +51,7 @@ def log_mel(samples: npt.NDArray[np.float32], mel_bins: int) -> npt.NDArray[np.f
     half = N_FFT // 2
     frames = -(-(length + half) // HOP)
     signal = np.zeros((frames - 1) * HOP + N_FFT)
-    signal[half : half + samples.size] = samples
+    signal[half : half + samples.size] = np.where(np.isfinite(samples), samples, 0)
     signal[:half] = signal[2 * half : half : -1]
     windows = np.lib.stride_tricks.sliding_window_view(signal, N_FFT)[::HOP]
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(N_FFT) / N_FFT)

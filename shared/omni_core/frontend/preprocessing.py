@@ -6,13 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from omni_core.errors import CheckpointError
+from omni_core.fields import Fields
 from omni_core.frontend.base import SAMPLE_RATE
 from omni_core.frontend.images import CLIP_MEAN, CLIP_STD, ImageSpec
 from omni_core.frontend.log_mel import HOP, N_FFT
 from omni_core.model_config import AudioConfig, VisionConfig
 
+FILE = "preprocessor_config.json"
+_BICUBIC = 3
+"""Pillow's number of it."""
 
-def image_spec(preprocessor: Mapping[str, Any], vision: VisionConfig) -> ImageSpec:
+
+def preprocessor_fields(preprocessor: Mapping[str, Any]) -> Fields:
+    """The file's object.
+
+    Raises:
+        CheckpointError: there is none: template, pixel limits and levels would be guesses.
+    """
+    if not preprocessor:
+        raise CheckpointError(
+            f"{FILE}: missing or empty; it says how frames and sound are prepared: use the file "
+            "that was released with the weights"
+        )
+    return Fields(FILE, preprocessor)
+
+
+def image_spec(preprocessor: Fields, vision: VisionConfig) -> ImageSpec:
     """How frames are prepared.
 
     A frame's pixels are limited to Qwen2.5-Omni's 128 to 768 * 28 * 28 for video, or to
@@ -22,24 +41,29 @@ def image_spec(preprocessor: Mapping[str, Any], vision: VisionConfig) -> ImageSp
     maximum above the default leaves both defaults as they are.
 
     Raises:
-        CheckpointError: a value that contradicts the vision tower, or limits that cannot be.
+        CheckpointError: a value that contradicts the vision tower or is not what :mod:`images`
+            does, or limits that cannot be.
     """
-    video = preprocessor.get("video_processor")
-    section = video if isinstance(video, Mapping) else preprocessor
+    video = preprocessor.section("video_processor", optional=True)
+    section = video if video.values else preprocessor
     for field, expected in (
         ("patch_size", vision.patch),
         ("merge_size", vision.merge),
         ("temporal_patch_size", vision.temporal_patch),
+        ("do_resize", True),
+        ("do_rescale", True),
+        ("do_normalize", True),
+        ("resample", _BICUBIC),
     ):
-        _expect(section, field, expected)
+        section.only(field, expected)
     least, most = ImageSpec.min_pixels, ImageSpec.max_pixels
     low, high = _limits(section, least, most)
     if section is video or high <= most:
         least, most = low, high
-    if not 0 < least <= most:
+    if least > most:
         raise CheckpointError(
-            f"preprocessor_config.json: a frame's pixels are limited to {least} .. {most}, "
-            "expected min_pixels above 0 and at most max_pixels"
+            f"{section.where}: a frame's pixels are limited to {least} .. {most}, expected "
+            "min_pixels of at most max_pixels"
         )
     return ImageSpec(
         vision.patch,
@@ -47,50 +71,30 @@ def image_spec(preprocessor: Mapping[str, Any], vision: VisionConfig) -> ImageSp
         vision.temporal_patch,
         least,
         most,
-        _channels(section, "image_mean", CLIP_MEAN),
-        _channels(section, "image_std", CLIP_STD),
+        section.numbers("image_mean", CLIP_MEAN),
+        section.numbers("image_std", CLIP_STD, positive=True),
     )
 
 
-def check_sound(preprocessor: Mapping[str, Any], audio: AudioConfig) -> None:
+def check_sound(preprocessor: Fields, audio: AudioConfig) -> None:
     """Refuse a feature extractor other than the one that :mod:`log_mel` is.
 
     Raises:
         CheckpointError: it states another rate, window, hop or number of mel bins.
     """
-    extractor = preprocessor.get("feature_extractor")
-    section = extractor if isinstance(extractor, Mapping) else preprocessor
+    extractor = preprocessor.section("feature_extractor", optional=True)
+    section = extractor if extractor.values else preprocessor
     for field, expected in (
         ("feature_size", audio.mel_bins),
         ("sampling_rate", SAMPLE_RATE),
         ("n_fft", N_FFT),
         ("hop_length", HOP),
     ):
-        _expect(section, field, expected)
+        section.only(field, expected)
 
 
-def _limits(section: Mapping[str, Any], least: int, most: int) -> tuple[int, int]:
-    size = section.get("size") or {}
-    low = section.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels") or least
-    high = section.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels") or most
-    return int(low), int(high)
-
-
-def _channels(
-    section: Mapping[str, Any], field: str, default: tuple[float, ...]
-) -> tuple[float, ...]:
-    values = section.get(field, default)
-    if not isinstance(values, list | tuple) or len(values) != 3:
-        raise CheckpointError(
-            f"preprocessor_config.json: `{field}` is {values!r}, expected three numbers"
-        )
-    return tuple(float(value) for value in values)
-
-
-def _expect(section: Mapping[str, Any], field: str, expected: int) -> None:
-    found = section.get(field, expected)
-    if found != expected:
-        raise CheckpointError(
-            f"preprocessor_config.json: `{field}` is {found!r}, expected {expected} for these "
-            "weights: use the file that was released with them"
-        )
+def _limits(section: Fields, least: int, most: int) -> tuple[int, int]:
+    size = section.section("size", optional=True)
+    low = size.whole("shortest_edge", size.whole("min_pixels", least))
+    high = size.whole("longest_edge", size.whole("max_pixels", most))
+    return section.whole("min_pixels", low), section.whole("max_pixels", high)

@@ -22,13 +22,13 @@ from omni_core.frontend.base import (
 )
 from omni_core.frontend.images import ImageSpec, frame_patches
 from omni_core.frontend.log_mel import audio_tokens, log_mel, mel_frames
-from omni_core.frontend.preprocessing import check_sound, image_spec
+from omni_core.frontend.preprocessing import check_sound, image_spec, preprocessor_fields
 from omni_core.frontend.qwen2_5_omni_config import (
     check_fit,
     choose_template,
     mark_ids,
-    required,
     stop_ids,
+    time_scale,
 )
 from omni_core.frontend.templates import UnitTemplate
 from omni_core.frontend.tmrope import line_positions, video_positions
@@ -87,20 +87,20 @@ class QwenOmniFrontend:
                 the frame rate.
         """
         thinker = thinker_config(config)
-        check_sound(preprocessor, thinker.audio)
-        chosen = choose_template(template, preprocessor)
-        steps = float(required(thinker, "position_id_per_seconds"))
+        fields = preprocessor_fields(preprocessor)
+        check_sound(fields, thinker.audio)
+        chosen = choose_template(template, fields)
+        steps, chunk = time_scale(thinker)
         made = cls(
             chosen,
             chosen.fps if fps is None else fps,
-            image_spec(preprocessor, thinker.vision),
+            image_spec(fields, thinker.vision),
             thinker.audio.mel_bins,
             steps,
             mark_ids(thinker, tokenizer),
-            stop_ids(tokenizer),
+            stop_ids(thinker, tokenizer),
             tokenizer,
         )
-        chunk = float(required(thinker, "seconds_per_chunk"))
         check_fit(chosen, made.fps, made.spec.temporal, steps, chunk)
         return made
 
@@ -116,9 +116,8 @@ class QwenOmniFrontend:
 
     @property
     def largest_unit(self) -> int:
-        """Most tokens of one unit: pictures at the pixel limit, full sound, and four delimiters."""
-        grids = -(-self.frames_per_unit // self.spec.temporal)
-        seen = grids * (self.spec.max_pixels // (self.spec.patch * self.spec.merge) ** 2)
+        """Most tokens of one unit: pictures of the worst shape, full sound, and four delimiters."""
+        seen = -(-self.frames_per_unit // self.spec.temporal) * self.spec.most_tokens
         return seen + audio_tokens(mel_frames(round(self.seconds * SAMPLE_RATE))) + 4
 
     def open(self, system: str) -> tuple[TokenBlock, Cursor]:
@@ -233,7 +232,8 @@ class QwenOmniFrontend:
     def _close(self, bracket: Bracket) -> tuple[TokenBlock, int]:
         marks = [(self.marks[3], Modality.AUDIO)] * bracket.audio
         marks += [(self.marks[1], Modality.VISION)] * bracket.vision
-        return self._mark(bracket.last + 1, marks), bracket.last + 2
+        block = self._mark(bracket.last + 1, marks)
+        return replace(block, offset=np.ones_like(block.offset)), bracket.last + 2
 
     def _content(
         self, bracket: Bracket, vision: VisionInput | None, mel: npt.NDArray[np.float32] | None

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from omni_core.errors import CheckpointError
+from omni_core.fields import is_number, plain, shown
 from omni_core.units import Modality
 
 _SENSES = {"vision": Modality.VISION, "audio": Modality.AUDIO}
@@ -38,8 +39,8 @@ class UnitTemplate:
         """Refuse what no stream can follow."""
         for field in ("seconds", "fps"):
             value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise _wrong(self.name, field, value, "a number above 0")
+            if not is_number(value) or not value > 0:
+                raise _wrong(self.name, field, value, "a finite number above 0")
         if self.delimiters not in ("turn", "unit"):
             raise _wrong(self.name, "delimiters", self.delimiters, "'turn' or 'unit'")
         if sorted(self.order) != sorted(_SENSES.values()):
@@ -72,19 +73,20 @@ def template_from(entry: Mapping[str, Any]) -> UnitTemplate:
     unknown = sorted(set(entry) - set(known))
     if unknown:
         raise CheckpointError(
-            f"unit_template: unknown keys {', '.join(unknown)}; known are {', '.join(known)}"
+            f"unit_template: unknown keys {', '.join(map(plain, unknown))}; "
+            f"known are {', '.join(known)}"
         )
     name = entry.get("name")
     if not isinstance(name, str):
         raise CheckpointError(
-            f"unit_template: `name` is {name!r}, expected {', '.join(TEMPLATES)} or a new name"
+            f"unit_template: `name` is {shown(name)}, expected {', '.join(TEMPLATES)} or a new name"
         )
     values: dict[str, Any] = asdict(TEMPLATES[name]) if name in TEMPLATES else {}
     values.update(entry)
     missing = [field for field in known if field not in values]
     if missing:
         raise CheckpointError(
-            f"unit_template {name!r} is not one of {', '.join(TEMPLATES)} and lacks "
+            f"unit_template {shown(name)} is not one of {', '.join(TEMPLATES)} and lacks "
             f"{', '.join(missing)}: state every field of a new template"
         )
     if "order" in entry:
@@ -93,13 +95,15 @@ def template_from(entry: Mapping[str, Any]) -> UnitTemplate:
 
 
 def _order(name: str, order: Any) -> tuple[Modality, ...]:
-    if not isinstance(order, list | tuple) or any(sense not in _SENSES for sense in order):
+    if not isinstance(order, list | tuple) or any(
+        not isinstance(sense, str) or sense not in _SENSES for sense in order
+    ):
         raise _wrong(name, "order", order, "'vision' and 'audio', each once")
     return tuple(_SENSES[sense] for sense in order)
 
 
 def _wrong(name: str, field: str, value: object, expected: str) -> CheckpointError:
     return CheckpointError(
-        f"unit_template {name!r}: `{field}` is {value!r}, expected {expected}: "
+        f"unit_template {shown(name)}: `{field}` is {shown(value)}, expected {expected}: "
         "mend the checkpoint's preprocessor_config.json"
     )

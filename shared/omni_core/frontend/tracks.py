@@ -157,7 +157,7 @@ def checked_frame(time: float, frame: Frame) -> Frame:
     Raises:
         MediaError: its time is no number, or it is not RGB ``uint8[H, W, 3]``.
     """
-    _check_time("frame", time)
+    check_time("frame", time)
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or not frame.size:
         raise MediaError(
             f"the frame at {time:.3f} s is {frame.dtype}{list(frame.shape)}, expected RGB "
@@ -172,7 +172,7 @@ def checked_samples(time: float, samples: Samples) -> Samples:
     Raises:
         MediaError: their time is no number, or they are not mono ``float32``.
     """
-    _check_time("sound", time)
+    check_time("sound", time)
     if samples.dtype != np.float32 or samples.ndim != 1:
         raise MediaError(
             f"the sound at {time:.3f} s is {samples.dtype}{list(samples.shape)}, expected mono "
@@ -181,6 +181,11 @@ def checked_samples(time: float, samples: Samples) -> Samples:
     return samples
 
 
-def _check_time(what: str, time: float) -> None:
+def check_time(what: str, time: float) -> None:
+    """Refuse what is no time.
+
+    Raises:
+        MediaError: infinite, or no number.
+    """
     if not math.isfinite(time):
         raise MediaError(f"a {what} came with time {time}, expected seconds of the stream")

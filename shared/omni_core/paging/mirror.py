@@ -20,11 +20,24 @@ class LiveCells:
         cells: ``int32[n]``, ``page * PAGE + slot``.
         order: ``int64[n]``, ascending.
         bias: ``float32[n]``, added to the cell's score: the log of its merged count.
+        shift: ``int32[n]``, added to a query's position to read the cell's key; never rises.
     """
 
     cells: Int32
     order: Int64
     bias: npt.NDArray[np.float32]
+    shift: Int32
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Stretches ``(start, stop, shift)`` of cells that one rotation of the queries reads."""
+        edges = np.flatnonzero(np.diff(self.shift)) + 1
+        starts = [0, *edges.tolist()]
+        stops = [*edges.tolist(), self.cells.size]
+        return [
+            (start, stop, int(self.shift[start]))
+            for start, stop in zip(starts, stops, strict=True)
+            if stop > start
+        ]
 
 
 class TableMirror:
@@ -40,13 +53,17 @@ class TableMirror:
         self.occupancy = np.zeros((layout.pages, 2), np.uint32)
         self.order = np.full((layout.pages, PAGE), -1, np.int64)
         self.counts = np.ones((layout.pages, PAGE), np.int32)
+        self.frame = np.zeros(layout.pages, np.int32)
 
     def preview(self, plan: StepPlan) -> list[LiveCells]:
         """The live cells of every layer group as this step sees them, its own tokens included."""
         self._write(plan)
-        group, occupancy = self.group.copy(), self.occupancy.copy()
-        _apply(plan.delta, group, occupancy)
-        return [self._live(g, group, occupancy) for g in range(self.layout.groups)]
+        group, occupancy, frame = self.group.copy(), self.occupancy.copy(), self.frame.copy()
+        _apply(plan.delta, group, occupancy, frame)
+        shifts = np.zeros(int(max(frame.max(), plan.shifts[:, 0].max(initial=0))) + 1, np.int32)
+        shifts[plan.shifts[:, 0]] = plan.shifts[:, 1]
+        shift = shifts[frame]
+        return [self._live(g, group, occupancy, shift) for g in range(self.layout.groups)]
 
     def commit(self, plan: StepPlan | MovePlan) -> None:
         """Take a plan over that the backend has carried out."""
@@ -56,7 +73,7 @@ class TableMirror:
             order, counts = self.order.reshape(-1), self.counts.reshape(-1)
             order[plan.target] = order[plan.source]
             counts[plan.target] = counts[plan.source]
-        _apply(plan.delta, self.group, self.occupancy)
+        _apply(plan.delta, self.group, self.occupancy, self.frame)
 
     def check(self, plan: StepPlan | MovePlan) -> None:
         """Refuse a plan that names pages outside the arena or has the wrong number of layer groups.
@@ -89,7 +106,13 @@ class TableMirror:
             self.order.reshape(-1)[cells] = plan.order
             self.counts.reshape(-1)[cells] = plan.counts
 
-    def _live(self, index: int, group: Int32, occupancy: npt.NDArray[np.uint32]) -> LiveCells:
+    def _live(
+        self,
+        index: int,
+        group: Int32,
+        occupancy: npt.NDArray[np.uint32],
+        shift: Int32,
+    ) -> LiveCells:
         pages = np.flatnonzero(group == index)
         bits = unpack_occupancy(occupancy[pages])
         row, slot = np.nonzero(bits)
@@ -98,11 +121,14 @@ class TableMirror:
         ranking = np.argsort(ranks, kind="stable")
         cells = cells[ranking]
         bias = np.log(self.counts.reshape(-1)[cells]).astype(np.float32)
-        return LiveCells(cells, ranks[ranking], bias)
+        return LiveCells(cells, ranks[ranking], bias, shift[cells // PAGE])
 
 
-def _apply(delta: TableDelta, group: Int32, occupancy: npt.NDArray[np.uint32]) -> None:
+def _apply(
+    delta: TableDelta, group: Int32, occupancy: npt.NDArray[np.uint32], frame: Int32
+) -> None:
     group[delta.pages] = delta.group
+    frame[delta.pages] = delta.frame
     occupancy[delta.pages] = delta.occupancy
 
 

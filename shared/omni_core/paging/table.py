@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from omni_core.backend import FREE, PAGE, ArenaLayout, MovePlan, TableDelta
+from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MovePlan, TableDelta
+from omni_core.paging.layout import Bool, ClassPages, Flat, Layout, nothing
 from omni_core.paging.mirror import pack_occupancy
-from omni_core.units import Int8, Int32
+from omni_core.paging.page import PageLayout
+from omni_core.units import Int8, Int32, Int64, Modality, Tier
 
 
 class NoFreePage(Exception):
     """The pool has no page left for a class that needs one."""
+
+
+class PageClass(NamedTuple):
+    """What the tokens of a page have in common: layer group, the layout's class, position frame."""
+
+    group: int
+    kind: int
+    frame: int
 
 
 @dataclass(frozen=True)
@@ -23,12 +33,12 @@ class Placement:
 
     Attributes:
         cells: ``int32[groups, T]``.
-        opened: pages taken from the pool, each with ``(group, tier, modality, frame)``.
+        opened: pages taken from the pool, and the class of each.
         delta: what the backend must be told, earlier changes included.
     """
 
     cells: Int32
-    opened: dict[int, tuple[int, int, int, int]]
+    opened: dict[int, PageClass]
     delta: TableDelta
 
 
@@ -44,20 +54,37 @@ class Usage:
     span: int
 
 
+@dataclass(frozen=True)
+class PageMap:
+    """A layer group's pages: ids, the layout's classes, frames, and live cells of each subblock.
+
+    ``pages, kinds, frames`` are ``[n]``, ``fill`` is ``[n, 2]``, 0 to ``SUBBLOCK``.
+    """
+
+    pages: Int64
+    kinds: Int32
+    frames: Int32
+    fill: Int64
+
+
 class PageTables:
     """The page tables of all layer groups: a function of what is stored, not of how it came.
 
-    A page holds tokens of one class: retention tier, modality and position frame. Within its class
-    a token takes the first free cell, so a rolled-back step leaves nothing behind.
+    A page holds tokens of one class, which a layout defines, and of one position frame. Where the
+    next token of a class goes depends on the live cells alone, so a rolled-back step leaves nothing
+    behind.
     """
 
-    def __init__(self, layout: ArenaLayout) -> None:
-        self.layout = layout
-        self._group = np.full(layout.pages, FREE, np.int32)
-        self._tier = np.zeros(layout.pages, np.int8)
-        self._modality = np.zeros(layout.pages, np.int8)
-        self._frame = np.zeros(layout.pages, np.int32)
-        self._live = np.zeros((layout.pages, PAGE), np.bool_)
+    def __init__(self, arena: ArenaLayout, layout: Layout | None = None) -> None:
+        self.arena = arena
+        self.layout: Layout = layout or PageLayout()
+        self.moved_cells = 0
+        """Cells copied so far, over all layer groups."""
+        self._group = np.full(arena.pages, FREE, np.int32)
+        self._kind = np.zeros(arena.pages, np.int32)
+        self._frame = np.zeros(arena.pages, np.int32)
+        self._opened = np.zeros(arena.pages, np.int64)
+        self._live = np.zeros((arena.pages, PAGE), np.bool_)
         self._dirty: set[int] = set()
 
     def free_pages(self) -> int:
@@ -67,11 +94,20 @@ class PageTables:
     def usage(self) -> Usage:
         """Live cells, pages and span now."""
         span = 0
-        for group in range(self.layout.groups):
+        for group in range(self.arena.groups):
             pages = np.flatnonzero(self._group == group)
             span += int(pages[-1] - pages[0]) + 1 if pages.size else 0
         pages_used = int((self._group != FREE).sum())
-        return Usage(int(self._live.sum()) // self.layout.groups, pages_used, span)
+        return Usage(int(np.count_nonzero(self._live)) // self.arena.groups, pages_used, span)
+
+    def frames(self) -> Int32:
+        """Position frames that have live cells, ascending."""
+        return np.unique(self._frame[self._group != FREE])
+
+    def room(self, tier: Tier, frame: int) -> int:
+        """Tokens of a tier that a layer group's open pages of a frame still take."""
+        kind = self.layout.kinds(np.asarray([tier], np.int8), np.zeros(1, np.int8))
+        return int(self.layout.room(self._class_pages(PageClass(0, int(kind[0]), frame))).size)
 
     def place(self, tiers: Int8, modality: Int8, frame: int = 0) -> Placement:
         """Cells for ``T`` new tokens in every layer group, without taking them.
@@ -80,17 +116,17 @@ class PageTables:
             NoFreePage: the pool is too small.
         """
         free = iter(np.flatnonzero(self._group == FREE))
-        cells = np.zeros((self.layout.groups, tiers.size), np.int32)
-        opened: dict[int, tuple[int, int, int, int]] = {}
-        keys = tiers.astype(np.int32) * 8 + modality
-        for group in range(self.layout.groups):
-            for key in np.unique(keys):
-                rows = np.flatnonzero(keys == key)
-                kind = (group, int(key) // 8, int(key) % 8, frame)
-                room = self._room(*kind)
+        cells = np.zeros((self.arena.groups, tiers.size), np.int32)
+        opened: dict[int, PageClass] = {}
+        kinds = self.layout.kinds(tiers, modality)
+        for group in range(self.arena.groups):
+            for kind in np.flatnonzero(np.bincount(kinds)).tolist():
+                rows = np.flatnonzero(kinds == kind)
+                room = self.layout.room(self._class_pages(PageClass(group, kind, frame)))
                 if rows.size > room.size:
-                    pages = np.fromiter(islice(free, -(-(rows.size - room.size) // PAGE)), np.int64)
-                    opened |= dict.fromkeys(pages.tolist(), kind)
+                    count = -(-(rows.size - room.size) // PAGE)
+                    pages = np.fromiter(islice(free, count), np.int64)
+                    opened |= dict.fromkeys(pages.tolist(), PageClass(group, kind, frame))
                     fresh = pages[:, None] * PAGE + np.arange(PAGE)
                     room = np.concatenate([room, fresh.reshape(-1)])
                 if rows.size > room.size:
@@ -98,10 +134,21 @@ class PageTables:
                 cells[group, rows] = room[: rows.size]
         return Placement(cells, opened, self._delta(cells, opened))
 
+    def expect(self, cells: Int32) -> None:
+        """Have the pages of these cells told to the backend again, should the plan come to nothing.
+
+        Called before a backend runs a plan: one that is interrupted after it took the plan over
+        would otherwise know pages that the tables do not.
+        """
+        self._dirty.update(self._pages(cells).tolist())
+
     def take(self, placement: Placement) -> None:
         """Take a placement's cells, once the backend has carried out its delta."""
-        for page, kind in placement.opened.items():
-            self._group[page], self._tier[page], self._modality[page], self._frame[page] = kind
+        used = self._group != FREE
+        last = int(self._opened[used].max(initial=0))
+        for number, (page, kind) in enumerate(placement.opened.items(), 1):
+            self._group[page], self._kind[page], self._frame[page] = kind
+            self._opened[page] = last + number
         self._live.reshape(-1)[placement.cells.reshape(-1)] = True
         self._dirty.clear()
 
@@ -109,105 +156,141 @@ class PageTables:
         """Free cells; a page without live cells returns to the pool."""
         flat = cells[cells >= 0].reshape(-1)
         self._live.reshape(-1)[flat] = False
-        pages = np.unique(flat // PAGE)
+        pages = self._pages(flat)
         self._dirty.update(pages.tolist())
         self._group[pages[~self._live[pages].any(axis=1)]] = FREE
 
-    def relabel(self, tier: int, to: int) -> None:
+    def relabel(self, tier: Tier, to: Tier) -> None:
         """Give the pages of one tier another, without moving a cell."""
-        self._tier[(self._tier == tier) & (self._group != FREE)] = to
+        senses = np.asarray(list(Modality), np.int8)
+        for old, new in zip(
+            *(self.layout.kinds(np.full_like(senses, each), senses) for each in (tier, to)),
+            strict=True,
+        ):
+            if old != new:
+                self._kind[(self._kind == old) & (self._group != FREE)] = new
 
-    def plan_moves(self, worth: int = PAGE // 2) -> MovePlan | None:
-        """Empty pages into the holes of fuller ones of their class, where that frees a page.
+    def join_frames(self, frames: list[int]) -> None:
+        """Make several position frames one, the first, without moving a cell."""
+        pages = np.flatnonzero(np.isin(self._frame, frames[1:]) & (self._group != FREE))
+        self._frame[pages] = frames[0]
+        self._dirty.update(pages.tolist())
 
-        Args:
-            worth: most cells to copy for one freed page.
+    def plan_moves(self, urgent: bool = False) -> MovePlan | None:
+        """The copies that the layout finds worth while, or every one that frees a page if urgent.
 
         Returns:
-            The plan, or None where nothing pays. Not yet taken: see :meth:`moved`.
+            The plan, or None where nothing is to be moved. Not yet taken: see :meth:`moved`.
         """
-        source: list[int] = []
-        target: list[int] = []
-        live, emptied = self._live.copy(), []
-        classes = np.stack([self._group, self._tier, self._modality, self._frame], axis=1)
-        for kind in np.unique(classes[self._group != FREE], axis=0):
-            pages = np.flatnonzero((classes == kind).all(axis=1))
-            fill = live[pages].sum(axis=1)
-            pages = pages[np.argsort(fill, kind="stable")]
-            while pages.size > 1:
-                page, rest = pages[0], pages[1:]
-                leaving = np.flatnonzero(live[page])
-                row, slot = np.nonzero(~live[rest[::-1]])
-                if leaving.size > worth or leaving.size > row.size:
-                    break
-                to = rest[::-1][row[: leaving.size]] * PAGE + slot[: leaving.size]
-                source += (page * PAGE + leaving).tolist()
-                target += to.tolist()
-                live[page] = False
-                live.reshape(-1)[to] = True
-                emptied.append(int(page))
-                pages = rest
-        if not source:
+        moves = [nothing(), *(self.layout.moves(pages, urgent) for pages in self._classes())]
+        source = np.concatenate([move[0] for move in moves])
+        target = np.concatenate([move[1] for move in moves])
+        source, target = self._with_relocations(source, target)
+        if not source.size:
             return None
-        # A page that one move fills, a later one may empty: follow each cell to where it ends.
-        first, last = _collapse(source, target)
-        touched = sorted(self._dirty | {cell // PAGE for cell in (*source, *target)})
-        group = self._group.copy()
-        group[emptied] = FREE
-        delta = self._entries(np.asarray(touched, np.int32), group, live)
-        return MovePlan(first, last, delta)
+        live, group = self._live.copy(), self._group.copy()
+        kind, frame = self._kind.copy(), self._frame.copy()
+        live.reshape(-1)[source] = False
+        live.reshape(-1)[target] = True
+        old, new = self._relocated(source, target)
+        for column in (group, kind, frame):
+            column[new] = column[old]
+        cells = np.concatenate([source, target])
+        touched = self._pages(cells)
+        group[touched[~live[touched].any(axis=1)]] = FREE
+        delta = self._entries(self._changed(cells), group, live, kind, frame)
+        return MovePlan(source.astype(np.int32), target.astype(np.int32), delta)
 
     def moved(self, plan: MovePlan) -> None:
         """Take a move over that the backend has carried out."""
+        old, new = self._relocated(plan.source, plan.target)
+        for column in (self._group, self._kind, self._frame, self._opened):
+            column[new] = column[old]
         flat = self._live.reshape(-1)
         flat[plan.source] = False
         flat[plan.target] = True
-        emptied = np.unique(plan.source // PAGE)
-        self._group[emptied[~self._live[emptied].any(axis=1)]] = FREE
+        left = self._pages(plan.source)
+        self._group[left[~self._live[left].any(axis=1)]] = FREE
         self._dirty.clear()
+        self.moved_cells += int(plan.source.size)
 
-    def _room(self, group: int, tier: int, modality: int, frame: int) -> npt.NDArray[np.int64]:
+    def page_map(self, group: int = 0) -> PageMap:
+        """The pages of a layer group with their class and fill, for people."""
+        pages = np.flatnonzero(self._group == group)
+        fill = self._live[pages].reshape(-1, PAGE // SUBBLOCK, SUBBLOCK).sum(axis=2)
+        return PageMap(pages, self._kind[pages], self._frame[pages], fill)
+
+    def _classes(self) -> list[ClassPages]:
+        """The pages of all classes, by layer group, kind and frame."""
+        used = np.flatnonzero(self._group != FREE)
+        used = used[
+            np.lexsort((self._opened[used], self._frame[used], self._kind[used], self._group[used]))
+        ]
+        kind, live = self._kind[used], self._live[used]
+        changes = np.zeros(used.size + 1, np.bool_)
+        changes[[0, -1]] = True
+        for column in (self._group[used], kind, self._frame[used]):
+            changes[1:-1] |= column[1:] != column[:-1]
+        edges = np.flatnonzero(changes).tolist()
+        return [
+            ClassPages(int(kind[start]) // 8, used[start:stop], live[start:stop])
+            for start, stop in pairwise(edges)
+        ]
+
+    def _with_relocations(self, source: Flat, target: Flat) -> tuple[Flat, Flat]:
+        """These moves, and those of the whole pages that the layout copies into free ones."""
+        staying = self._live.copy()
+        staying.reshape(-1)[source] = False
+        old, new = self.layout.relocations(
+            np.flatnonzero(staying.any(axis=1)), np.flatnonzero(self._group == FREE)
+        )
+        to = np.arange(self.arena.pages)
+        to[old] = new
+        row, slot = np.nonzero(staying[old])
+        # A page's own cells come first: by them its new place is known, see _relocated.
+        return (
+            np.concatenate([old[row] * PAGE + slot, source]),
+            np.concatenate([new[row] * PAGE + slot, to[target // PAGE] * PAGE + target % PAGE]),
+        )
+
+    def _relocated(self, source: Flat | Int32, target: Flat | Int32) -> tuple[Flat, Flat]:
+        """Pages that move as a whole, and the free pages that they move to."""
+        whole = self._group[target // PAGE] == FREE
+        new, first = np.unique(target[whole] // PAGE, return_index=True)
+        return source[whole][first] // PAGE, new
+
+    def _changed(self, cells: Flat | Int32) -> Int32:
+        """The pages of these cells and what else the backend has not heard of, ascending."""
+        return np.asarray(sorted(self._dirty.union(self._pages(cells).tolist())), np.int32)
+
+    def _pages(self, cells: Flat | Int32) -> Flat:
+        """The pages of these cells, each once, ascending."""
+        touched = np.zeros(self.arena.pages, np.bool_)
+        touched[cells.reshape(-1) // PAGE] = True
+        return np.flatnonzero(touched)
+
+    def _class_pages(self, kind: PageClass) -> ClassPages:
         pages = np.flatnonzero(
-            (self._group == group)
-            & (self._tier == tier)
-            & (self._modality == modality)
-            & (self._frame == frame)
+            (self._group == kind.group) & (self._kind == kind.kind) & (self._frame == kind.frame)
         )
-        row, slot = np.nonzero(~self._live[pages])
-        cells: npt.NDArray[np.int64] = pages[row] * PAGE + slot
-        return cells
+        pages = pages[np.argsort(self._opened[pages], kind="stable")]
+        return ClassPages(kind.kind // 8, pages, self._live[pages])
 
-    def _delta(self, cells: Int32, opened: dict[int, tuple[int, int, int, int]]) -> TableDelta:
-        pages = np.asarray(
-            sorted(self._dirty | set((cells.reshape(-1) // PAGE).tolist())), np.int32
-        )
-        group, modality, frame = self._group.copy(), self._modality.copy(), self._frame.copy()
+    def _delta(self, cells: Int32, opened: dict[int, PageClass]) -> TableDelta:
+        pages = self._changed(cells)
+        group, kind, frame = self._group.copy(), self._kind.copy(), self._frame.copy()
         live = self._live.copy()
-        for page, kind in opened.items():
-            group[page], _, modality[page], frame[page] = kind
+        for page, of in opened.items():
+            group[page], kind[page], frame[page] = of
         live.reshape(-1)[cells.reshape(-1)] = True
-        return self._entries(pages, group, live, modality, frame)
+        return self._entries(pages, group, live, kind, frame)
 
-    def _entries(
-        self,
-        pages: Int32,
-        group: Int32,
-        live: npt.NDArray[np.bool_],
-        modality: Int8 | None = None,
-        frame: Int32 | None = None,
-    ) -> TableDelta:
+    @staticmethod
+    def _entries(pages: Int32, group: Int32, live: Bool, kind: Int32, frame: Int32) -> TableDelta:
         return TableDelta(
             pages,
             group[pages],
             pack_occupancy(live[pages]),
-            (self._modality if modality is None else modality)[pages],
-            (self._frame if frame is None else frame)[pages],
+            (kind[pages] % 8).astype(np.int8),
+            frame[pages],
         )
-
-
-def _collapse(source: list[int], target: list[int]) -> tuple[Int32, Int32]:
-    origin: dict[int, int] = {}
-    for start, stop in zip(source, target, strict=True):
-        origin[stop] = origin.pop(start, start)
-    stops = sorted(origin)
-    return np.asarray([origin[s] for s in stops], np.int32), np.asarray(stops, np.int32)

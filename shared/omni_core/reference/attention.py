@@ -33,18 +33,48 @@ def masked_attention(
     Returns:
         ``float64[T, q_heads, head_dim]``; exactly 0 for a query that sees no cell.
     """
-    group = queries.shape[1] // keys.shape[1]
-    k = np.repeat(keys.astype(np.float64), group, axis=1)
-    v = np.repeat(values.astype(np.float64), group, axis=1)
-    scores = np.einsum("thd,nhd->htn", queries.astype(np.float64), k) * scale + bias
+    shares = attention_shares([(queries, keys)], query_order, key_order, bias, scale)
+    return weighted_values(shares, values)
+
+
+def attention_shares(
+    runs: list[tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]],
+    query_order: Int64,
+    key_order: Int64,
+    bias: npt.NDArray[np.floating],
+    scale: float,
+) -> Float64:
+    """What each query gives each cell: ``float64[q_heads, T, n]``, rows of 1, or of 0 if blind.
+
+    Args:
+        runs: for each stretch of cells, in order, the queries as rotated for it ``[T, q_heads,
+            head_dim]`` and its keys ``[cells, kv_heads, head_dim]``.
+        query_order, key_order, bias, scale: as :func:`masked_attention`, over all stretches.
+    """
+    scores = np.concatenate([_scores(queries, keys) for queries, keys in runs], axis=-1)
+    scores = scores * scale + bias
     seen: npt.NDArray[np.bool_] = np.greater_equal.outer(query_order, key_order)
     scores = np.where(seen, scores, -np.inf)
     peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
     weights = np.where(seen, np.exp(scores - np.where(np.isfinite(peak), peak, 0.0)), 0.0)
     total = weights.sum(axis=-1, keepdims=True)
-    shares = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    shares: Float64 = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    return shares
+
+
+def weighted_values(shares: Float64, values: npt.NDArray[np.floating]) -> Float64:
+    """``shares[q_heads, T, n]`` of ``values[n, kv_heads, head_dim]``, a head each."""
+    group = shares.shape[0] // values.shape[1]
+    v = np.repeat(values.astype(np.float64), group, axis=1)
     # Dead cells may hold anything, NaN included: a zero share must not multiply it.
-    used = np.any(seen, axis=0)
+    used = np.any(shares > 0, axis=(0, 1))
     v = np.where(np.reshape(used, (-1, 1, 1)), v, 0.0)
     out: Float64 = np.einsum("htn,nhd->thd", shares, v)
     return out
+
+
+def _scores(queries: npt.NDArray[np.floating], keys: npt.NDArray[np.floating]) -> Float64:
+    group = queries.shape[1] // keys.shape[1]
+    k = np.repeat(keys.astype(np.float64), group, axis=1)
+    scores: Float64 = np.einsum("thd,nhd->htn", queries.astype(np.float64), k)
+    return scores

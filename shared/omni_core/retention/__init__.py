@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from omni_core.errors import OmniError
 from omni_core.retention.base import Policy
 from omni_core.retention.fifo import Fifo
+from omni_core.retention.h2o import H2O
 from omni_core.retention.no_slide import NoSlide
 from omni_core.retention.omnipick import OmniPick
+from omni_core.retention.streaming_llm import StreamingLLM
+from omni_core.retention.token_basic import TokenBasic
 
-POLICIES: dict[str, type[NoSlide] | type[Fifo] | type[OmniPick]] = {
-    "no-slide": NoSlide,
-    "fifo": Fifo,
+POLICIES: dict[str, Callable[[], Policy]] = {
     "omnipick": OmniPick,
+    "fifo": Fifo,
+    "token-basic": TokenBasic,
+    "streaming-llm": StreamingLLM,
+    "h2o": H2O,
+    "no-slide": NoSlide,
 }
 """Policies by the name that ``--retention`` takes."""
 
@@ -27,4 +35,14 @@ def policy(name: str) -> Policy:
     return POLICIES[name]()
 
 
-__all__ = ["POLICIES", "Fifo", "NoSlide", "OmniPick", "Policy", "policy"]
+__all__ = [
+    "H2O",
+    "POLICIES",
+    "Fifo",
+    "NoSlide",
+    "OmniPick",
+    "Policy",
+    "StreamingLLM",
+    "TokenBasic",
+    "policy",
+]

@@ -13,6 +13,8 @@ from omni_core.ledger import LedgerView
 from omni_core.units import Int8, Int64, Role, Tier, TokenBlock
 
 Bool = npt.NDArray[np.bool_]
+Reasons = dict[str, Bool]
+"""Tokens ``bool[n]`` by the reason, in a policy's own words: every token concerned has one."""
 
 
 class Policy(Protocol):
@@ -21,6 +23,11 @@ class Policy(Protocol):
     @property
     def name(self) -> str:
         """What ``--retention`` calls it."""
+        ...
+
+    @property
+    def scored(self) -> bool:
+        """Whether it reads the ledger's attention mass, which costs every step a little."""
         ...
 
     def tiers(self, block: TokenBlock) -> Int8:
@@ -33,6 +40,14 @@ class Policy(Protocol):
         Raises:
             BudgetError: what must stay is more than ``low``.
         """
+        ...
+
+    def why_kept(self, view: LedgerView) -> Reasons:
+        """Why each live token is still there; the same words, in the same order, every time."""
+        ...
+
+    def why_dropped(self, view: LedgerView, gone: Bool) -> Reasons:
+        """Why each token of ``gone``, which :meth:`evict` gave, goes; words as above."""
         ...
 
 
@@ -58,16 +73,19 @@ class UnitCounts:
 
 def count_units(view: LedgerView) -> UnitCounts:
     """Count a ledger by unit."""
-    prefix = view.role == Role.PREFIX
-    units = np.unique(view.unit[~prefix]).astype(np.int64)
-    index = np.searchsorted(units, view.unit)
+    # The prefix comes first, and unit numbers never fall.
+    prefix = int(np.count_nonzero(view.role == Role.PREFIX))
+    unit = view.unit[prefix:]
+    begins = np.diff(unit, prepend=-1) != 0
+    index = np.zeros(len(view), np.int64)
+    index[prefix:] = np.cumsum(begins) - 1
     owner = index.copy()
     content = view.role == Role.CONTENT
     for turn in np.unique(view.turn[view.role == Role.BRACKET]):
         members = index[content & (view.turn == turn)]
         brackets = (view.role == Role.BRACKET) & (view.turn == turn)
         owner[brackets] = members.max() if members.size else index[brackets].max()
-    return UnitCounts(units, owner, int(prefix.sum()))
+    return UnitCounts(unit[begins].astype(np.int64), owner, prefix)
 
 
 def from_newest(counts: Int64) -> Int64:
@@ -91,6 +109,7 @@ def require_room(counts: UnitCounts, newest: int, low: int) -> None:
 def arrival_tiers(block: TokenBlock, sink: Bool) -> Int8:
     """The tiers of new tokens, given which of them are sinks."""
     tiers = np.where(sink, Tier.SINK, Tier.TRANSIENT).astype(np.int8)
-    tiers[(block.role == Role.PROMPT) | (block.role == Role.GENERATED)] = Tier.OPEN
+    text = (block.role == Role.PROMPT) | (block.role == Role.GENERATED)
+    tiers[text & ~sink] = Tier.OPEN
     tiers[block.role == Role.PREFIX] = Tier.PINNED
     return tiers

@@ -9,6 +9,7 @@ import numpy as np
 from omni_core.ledger import LedgerView
 from omni_core.retention.base import (
     Bool,
+    Reasons,
     arrival_tiers,
     count_units,
     from_newest,
@@ -22,6 +23,7 @@ class Fifo:
     """Drops the oldest units until the low watermark holds; the prefix stays."""
 
     name: str = "fifo"
+    scored: bool = False
 
     def tiers(self, block: TokenBlock) -> Int8:
         """All content is alike."""
@@ -37,3 +39,12 @@ class Fifo:
         first = int(np.flatnonzero(counts.prefix + left <= low)[0])
         gone: Bool = tail & (counts.owner < first)
         return gone
+
+    def why_kept(self, view: LedgerView) -> Reasons:
+        """The prefix, and whole units."""
+        prefix = view.role == Role.PREFIX
+        return {"pinned": prefix, "recent": ~prefix}
+
+    def why_dropped(self, view: LedgerView, gone: Bool) -> Reasons:
+        """By age."""
+        return {"oldest unit": gone}

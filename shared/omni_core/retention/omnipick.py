@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from omni_core.calibration import read_sinks
 from omni_core.ledger import LedgerView
 from omni_core.retention.base import (
     Bool,
+    Reasons,
     arrival_tiers,
     count_units,
     from_newest,
@@ -35,6 +39,23 @@ class OmniPick:
     text: int = 16
     share: float = 0.5
     name: str = "omnipick"
+    scored: bool = False
+
+    @classmethod
+    def from_calibration(cls, document: Mapping[str, Any]) -> OmniPick:
+        """The policy with the sink counts that ``omnilive calibrate retention`` measured.
+
+        What was not measured keeps its default.
+
+        Raises:
+            OmniError: no such document.
+        """
+        sinks = read_sinks(document)
+        return cls(
+            vision=sinks.get("vision", cls.vision),
+            audio=sinks.get("audio", cls.audio),
+            text=sinks.get("text", cls.text),
+        )
 
     def tiers(self, block: TokenBlock) -> Int8:
         """Sinks apart from what goes when its unit leaves the recent window."""
@@ -57,11 +78,26 @@ class OmniPick:
         gone: Bool = tail & (counts.owner < recent) & ~(sinks & (counts.owner >= oldest))
         return gone
 
+    def why_kept(self, view: LedgerView) -> Reasons:
+        """The prefix, whole units, and the sinks of those before them."""
+        prefix = view.role == Role.PREFIX
+        counts = count_units(view)
+        more = ~prefix & ~self._sinks(view.role, view.sense, view.offset)
+        # A unit that has more than its sinks is whole.
+        recent = ~prefix & (counts.owner >= counts.owner[more].min(initial=counts.units.size - 1))
+        return {"pinned": prefix, "recent": recent, "sink": ~prefix & ~recent}
+
+    def why_dropped(self, view: LedgerView, gone: Bool) -> Reasons:
+        """Out of the recent window, or a sink of the oldest units."""
+        sinks = self._sinks(view.role, view.sense, view.offset)
+        return {"not recent": gone & ~sinks, "oldest sink": gone & sinks}
+
     def _sinks(self, role: Int8, sense: Int8, offset: Int32) -> Bool:
         wanted = np.zeros(3, np.int32)
         wanted[Modality.TEXT] = self.text
         wanted[Modality.VISION] = self.vision
         wanted[Modality.AUDIO] = self.audio
-        inside: Bool = np.less(offset, wanted[sense])
-        delimits: Bool = np.isin(role, (Role.DELIMITER, Role.BRACKET)) & (wanted[sense] > 0)
-        return inside & ~np.isin(role, (Role.DELIMITER, Role.BRACKET)) | delimits
+        most = wanted.take(sense)
+        edge = (role == Role.DELIMITER) | (role == Role.BRACKET)
+        # A delimiter stays with what it delimits, wherever it stands.
+        return np.less(np.where(edge, 0, offset), most)

@@ -1,4 +1,4 @@
-"""The embedded checkpoint's vocabulary and its JSON files, as transformers saves them."""
+"""The untrained checkpoint's vocabulary and its JSON files, as transformers saves them."""
 
 from __future__ import annotations
 

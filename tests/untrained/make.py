@@ -1,6 +1,6 @@
-"""Write the embedded checkpoint: a Qwen2.5-Omni thinker with random weights, for plumbing only.
+"""Write a Qwen2.5-Omni thinker with random weights: small and quick, for tests of the plumbing.
 
-Usage: ``python scripts/make_untrained_checkpoint.py [FOLDER]``
+Usage: ``python tests/untrained/make.py FOLDER``
 
 The same bytes come out on every machine: weights are uniform numbers made from a bit generator's
 raw output, whose stream NumPy guarantees, and all text is written here, not by a library.
@@ -41,7 +41,6 @@ from checkpoint_files import (
     vocabulary,
 )
 
-FOLDER = Path(__file__).resolve().parent.parent / "apps/omnilive/assets/embedded"
 SEED = 20_251
 
 CARD = """\
@@ -54,8 +53,7 @@ tags: [untrained]
 
 untrained: random weights, for plumbing only. Its answers are words drawn by chance. It has the
 tensor names, config fields and files of a released Qwen2.5-Omni thinker, in small, so that every
-part of omnilive can run without a download. `scripts/make_untrained_checkpoint.py` writes this
-folder.
+part of omnilive can run without a download. `tests/untrained/make.py` writes this folder.
 
 - text: 4 layers, hidden 128, 4 query and 2 key/value heads, head_dim 32, mrope sections 4, 6, 6
 - vision: 2 blocks, hidden 64, frames of 56x56 to 112x112 pixels, 14x14 patches merged 2x2
@@ -193,6 +191,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write the untrained embedded checkpoint.")
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser = argparse.ArgumentParser(description="Write an untrained checkpoint.")
+    parser.add_argument("folder", type=Path)
     write(parser.parse_args().folder)

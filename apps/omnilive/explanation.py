@@ -1,0 +1,59 @@
+"""``--explain FILE``, and the page map that a run ends with."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from omni_core import Session
+from omni_core.errors import OmniError
+from omni_core.explain import BARS, PLAIN_BARS, Explainer, compact_map
+from omni_core.paging import Layout
+from omni_core.retention import Policy
+from omnilive.clip import Clip
+from omnilive.options import LiveOptions
+
+_INDENT = "  "
+_WIDTH = 80
+
+
+@contextmanager
+def explained(
+    options: LiveOptions, clip: Clip, rule: Policy, layout: Layout, budget: int
+) -> Iterator[Explainer | None]:
+    """What writes the explanation, if one is wanted; each line is there as soon as it is known.
+
+    Raises:
+        OmniError: the file cannot be written.
+    """
+    if options.explain is None:
+        yield None
+        return
+    try:
+        file = options.explain.open("w", encoding="utf-8", buffering=1)
+    except OSError as error:
+        raise OmniError(f"{options.explain}: cannot be written: {error.strerror}") from None
+    with file:
+        title = f"omnilive live: {clip.path.name}, model {options.model.model}, {budget} cells"
+        yield Explainer(file.write, rule, layout, title)
+
+
+def drawn_pages(session: Session) -> str:
+    """A session's page maps in lines for stderr."""
+    bars = BARS if _can_show(BARS) else PLAIN_BARS
+    lines = []
+    for pages in session.page_maps():
+        legend, rows = compact_map(pages, session.layout, bars, width=_WIDTH - len(_INDENT))
+        lines += ["pages:", *(_INDENT + row for row in rows)]
+        lines += textwrap.wrap(legend, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    return "\n".join(lines)
+
+
+def _can_show(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stderr, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,31 @@
+"""Files that a command writes beside its output: refused before the work, written after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omni_core.errors import OmniError
+
+
+def check_target(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before anything is loaded for it.
+
+    Raises:
+        OmniError: its folder is not there, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise OmniError(f"{path}: is a folder; give a file for {option}")
+    if not path.parent.is_dir():
+        raise OmniError(f"{path}: there is no folder {path.parent}; make it, or give another file")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file.
+
+    Raises:
+        OmniError: with the system's reason.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise OmniError(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,106 @@
+"""Position frames: rotary positions that stay in the trained range however long the stream runs.
+
+Keys are stored rotated at their position within a frame and never rotated again. A query reads the
+keys of another frame after it has been rotated to that frame: its own position plus the frame's
+*shift*, the distance between the two frames' starts. Where that would take a distance out of the
+range that the model was trained on, the shift is held at what the range allows: the old frame moves
+closer, by one number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from omni_core.backend import PAGE
+from omni_core.units import Int32
+
+LENGTH = 8192
+"""Positions after which a frame is closed, where the trained range allows."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The frames of a stream, as a value: a rolled-back unit leaves no trace.
+
+    Attributes:
+        reach: positions that the model was trained on; distances stay below.
+        length: positions after which the next unit opens a frame.
+        starts: stream position at which each live frame begins, by frame number.
+        current: the frame that new tokens belong to.
+    """
+
+    reach: int
+    length: int
+    starts: dict[int, int]
+    current: int = 0
+
+    @staticmethod
+    def begin(reach: int, length: int | None = None) -> Frames:
+        """Frame 0 at position 0; it holds the prefix.
+
+        A frame takes at most a quarter of the range, so that old ones have room beside it.
+        """
+        return Frames(reach, frame_length(reach, length), {0: 0})
+
+    def at(self, position: int, full: bool = False) -> Frames:
+        """The frames for a unit that begins at a stream position: the next one is opened if due.
+
+        Args:
+            position: where the unit begins.
+            full: the current frame's pages of sinks cannot take the unit's. The last quarter of a
+                frame is left out then, rather than a page that would stay nearly empty.
+        """
+        length = self.length * 3 // 4 if full else self.length
+        if self.current and position - self.starts[self.current] < length:
+            return self
+        number = self.current + 1
+        return replace(self, starts={**self.starts, number: position}, current=number)
+
+    def local(self, positions: Int32) -> Int32:
+        """Stream positions of new tokens within the current frame."""
+        return positions - np.int32(self.starts[self.current])
+
+    def shifts(self, live: Int32, last: int) -> Int32:
+        """``int32[m, 2]``: the shift of each frame in ``live`` and of the current one.
+
+        Args:
+            live: frames that have live cells, ascending.
+            last: the largest position of the step, within the current frame.
+        """
+        here = self.starts[self.current]
+        most = max(0, min(self._most, self.reach - 1 - last))
+        rows = [
+            (frame, min(here - self.starts[frame], most))
+            for frame in sorted({*live.tolist(), self.current})
+        ]
+        return np.asarray(rows, np.int32).reshape(-1, 2)
+
+    def keep(self, live: Int32) -> Frames:
+        """Without the frames that have no live cell left."""
+        wanted = {*live.tolist(), self.current}
+        return replace(self, starts={f: s for f, s in self.starts.items() if f in wanted})
+
+    def far(self) -> list[int]:
+        """Frames that are as far as any will ever be, oldest first: they share one shift for good.
+
+        Nothing tells them apart any more, so that they may become one.
+        """
+        here = self.starts[self.current]
+        return [f for f, start in sorted(self.starts.items()) if here - start >= self._most]
+
+    @property
+    def _most(self) -> int:
+        """The largest shift. It leaves room for a current frame that has grown past its length."""
+        return max(0, self.reach - 1 - self.length - self.length // 4)
+
+
+def frame_length(reach: int, length: int | None = None) -> int:
+    """Positions of a frame for a trained range of ``reach``: what is asked for, or a quarter."""
+    return min(length or LENGTH, max(1, reach // 4))
+
+
+def most_frames(reach: int, length: int | None, budget: int) -> int:
+    """Most frames that ``budget`` cells are spread over, as page tables are laid out for it."""
+    return min(reach // frame_length(reach, length), budget // PAGE) + 2

@@ -1,0 +1,100 @@
+"""Streams, turns and branches lie where the checkpoint's own frontend puts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.streamworld import questions, script, tokens
+from omni_core.frontend.base import UnitMedia
+from omni_core.session import SYSTEM
+from omni_core.units import EMBEDDED, TokenBlock
+from training.batch import TURN, Plan, branches, make, world_frontend
+from training.layout import arrange, layout
+
+FRAME, SOUND = np.zeros((112, 112, 3), np.uint8), np.zeros(16_000, np.float32)
+
+
+def _laid(front: Any, units: int, turns: dict[int, list[int]]) -> tuple[TokenBlock, list[Any]]:
+    """The frontend's stream with given text behind some units, and the cursor after each unit."""
+    block, cursor = front.open(SYSTEM)
+    blocks, cursors = [block], []
+    for unit in range(units):
+        laid, cursor = front.unit(UnitMedia(unit, unit + 1, (FRAME,), SOUND), cursor)
+        blocks.append(laid.block)
+        for token in turns.get(unit, ()):
+            block, cursor = front.answer(token, cursor)
+            blocks.append(block)
+        cursors.append(cursor)
+    return TokenBlock.join(blocks), cursors
+
+
+@pytest.mark.parametrize("places", [(), (2, 3), (1, 1)])
+def test_a_stream_is_the_frontends(places: tuple[int, ...]) -> None:
+    front, turn = world_frontend(), 7
+    laid = layout(front)
+    texts = np.arange(len(places) * turn).reshape(len(places), turn) + 1
+    turns: dict[int, list[int]] = {}
+    for place, text in zip(places, texts, strict=True):
+        turns.setdefault(place, []).extend(text.tolist())
+    expected, cursors = _laid(front, 5, turns)
+    found = arrange(laid, 5, places, turn)
+    held = np.concatenate([laid.prefix, np.tile(laid.unit, 5), texts.ravel()])
+    assert np.array_equal(
+        held[found.order], np.where(expected.tokens == EMBEDDED, 0, expected.tokens)
+    )
+    assert np.array_equal(found.positions, expected.positions)
+    assert found.ends.tolist() == [cursor.position for cursor in cursors]
+    assert found.visible[-1] == len(expected)
+    assert (held[found.order][found.first + laid.vision_end] == front.marks[1]).all()
+    assert (held[found.order][found.first + laid.audio_end] == front.marks[3]).all()
+    assert laid.vision.stop - laid.vision.start == 16
+    assert laid.audio.stop - laid.audio.start == 25
+
+
+def test_branches_are_the_frontends_questions_and_the_worlds_answers() -> None:
+    written = script.write(3, 4, 12, "train", spoken=0.5)
+    drawn = questions.draw(written, 3, 12, asked_at=(-1, 5))
+    ids, branch, offset, targets, weights, final, asked = branches(drawn)
+    front = world_frontend()
+    _, cursors = _laid(front, 12, {})
+    assert asked.any()
+    for stream, slot in np.argwhere(asked):
+        here = np.flatnonzero(branch[stream] == slot)
+        assert np.array_equal(offset[stream, here], np.arange(here.size))
+        cursor = cursors[drawn.unit[stream, slot]]
+        block, _ = front.question(drawn.text(stream, slot), cursor)
+        answer = [*tokens.answer_ids(drawn.answer[stream, slot]), tokens.special("<|im_end|>")]
+        assert ids[stream, here].tolist() == [*block.tokens, *answer]
+        read = here[final[stream, here]]
+        assert targets[stream, read].tolist() == answer
+        assert (weights[stream, read] == 1).all()
+        assert front.text(answer) == drawn.answer_text(stream, slot)
+    early = (weights > 0) & ~final
+    assert early.any()
+    assert (weights[early] == 0.5).all()
+
+
+def test_turns_are_right_answers_in_the_frontends_markup() -> None:
+    made = make(Plan(16, 2, 4, turns=2), 7)
+    front = world_frontend()
+    resume = layout(front).resume.tolist()
+    assert made.turns.shape == (2, 2 * TURN)
+    for turn in made.turns.reshape(-1, TURN).tolist():
+        text = front.tokenizer._tokenizer.decode(turn, skip_special_tokens=False)
+        question, _, rest = text.partition("<|im_end|>\n<|im_start|>assistant\n")
+        assert question.rstrip().endswith(("?", ".")) or question == ""
+        assert rest.count("<|im_end|>") == 1
+        start = len(turn) - turn[::-1].index(resume[0]) - 1
+        assert turn[start : start + len(resume)] == resume
+        assert set(turn[start + len(resume) :]) <= {resume[-1]}
+    assert made.order.size == np.unique(made.order).size
+
+
+def test_a_plan_and_a_seed_give_the_same_batch() -> None:
+    first, second = (make(Plan(4, 3, 4), 11).tensors() for _ in range(2))
+    other = make(Plan(4, 3, 4), 12).tensors()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not np.array_equal(first["ids"], other["ids"])

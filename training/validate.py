@@ -1,0 +1,69 @@
+"""Share of right answers by what is asked and by how long ago it was."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.streamworld import asking
+from training.bank import DeviceBank
+from training.batch import Plan, make
+from training.model import Model
+
+LAGS = (0, 1, 4, 16, 32, 64, 128, 256)
+"""Lower bounds of the lags that are counted together."""
+
+
+@torch.no_grad()
+def measure(model: Model, bank: DeviceBank, plan: Plan, seeds: Sequence[int]) -> dict[str, Any]:
+    """Accuracy over batches of ``plan``: overall, by kind, by kind and topic, and by kind and lag.
+
+    Each entry is ``[share, count]``. Answers are right where every token, the end among them, is
+    the likeliest after the right ones before it: just where greedy decoding gives that answer.
+    """
+    device = model.labels.sounds.device
+    tally: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    spread: list[float] = []
+    for seed in seeds:
+        made = make(plan, seed)
+        outcome = model.read(made.to(device), bank, learn=False, probe=True)
+        spread = [float(value) for value in outcome.spread or ()]
+        right = outcome.right.cpu().numpy()
+        for stream, slot in np.argwhere(made.asked):
+            ask, lag = made.ask[stream, slot], made.lag[stream, slot]
+            for name in _names(int(ask), int(lag)):
+                tally[name][0] += int(right[stream, slot])
+                tally[name][1] += 1
+    shares = {name: [hits / count, count] for name, (hits, count) in sorted(tally.items())}
+    return {"units": plan.units, "split": plan.split, "logit_std": spread, "right": shares}
+
+
+def _names(ask: int, lag: int) -> tuple[str, ...]:
+    kind, topic = asking.ASKS[ask].kind, asking.ASKS[ask].topic
+    names = ("all", kind, f"{kind} {topic}")
+    if lag < 0:
+        return names
+    bucket = LAGS[int(np.searchsorted(LAGS, lag, side="right")) - 1]
+    return (*names, f"{kind} lag>={bucket}")
+
+
+def interval(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share."""
+    middle = share + z * z / (2 * count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return (middle - half) / scale, (middle + half) / scale
+
+
+def test_plans(rows: int, questions: int) -> list[Plan]:
+    """What the final table is made of: streams of 16, 64, 128 and 256 units of the test split."""
+    base = Plan(64, 1, questions, "test", spoken=0.1)
+    return [
+        replace(base, units=units, streams=max(1, rows // units)) for units in (16, 64, 128, 256)
+    ]
