@@ -11,12 +11,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import repeat
+from pathlib import Path
 
 import pytest
+
+UNTRAINED = Path(__file__).parent / "untrained" / "make.py"
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with random weights: its answers mean nothing, and it is quick."""
+    folder = tmp_path_factory.mktemp("untrained")
+    subprocess.run([sys.executable, str(UNTRAINED), str(folder)], check=True, timeout=120)
+    return folder
 
 
 @cache

@@ -1,21 +1,11 @@
-"""Lets tests of the app import the clip maker, and gives them a small untrained model."""
+"""Lets tests of the app import the clip maker, and has them run a small untrained model."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-MAKE = Path(__file__).parents[1] / "untrained" / "make.py"
-
-
-@pytest.fixture(scope="session")
-def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint with random weights: its answers mean nothing, and it is quick."""
-    folder = tmp_path_factory.mktemp("untrained")
-    subprocess.run([sys.executable, str(MAKE), str(folder)], check=True, timeout=120)
-    return folder
 
 
 @pytest.fixture(autouse=True)

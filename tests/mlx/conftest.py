@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from omni_core.backend import FREE, PAGE, ArenaLayout, MovePlan, StepPlan, TableDelta
 from omni_core.paging.mirror import pack_occupancy
-
-EMBEDDED = Path(__file__).parents[2] / "apps" / "omnilive" / "assets" / "embedded"
 
 
 class Planner:
@@ -85,11 +81,6 @@ def device(request):
 @pytest.fixture
 def planner():
     return Planner
-
-
-@pytest.fixture(scope="session")
-def embedded():
-    return EMBEDDED
 
 
 @pytest.fixture(scope="session")

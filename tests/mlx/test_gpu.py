@@ -125,7 +125,7 @@ def test_frames_in_sixteen_bits_stay_close_to_the_oracle(count, queries, dtype, 
 @pytest.mark.parametrize(
     ("weights", "bound"), [("f32", 5e-3), ("bf16", 5e-2), ("8", 1e-1), ("4", 0.5)]
 )
-def test_all_parts_equal_the_cpu(embedded, planner, weights, bound):
+def test_all_parts_equal_the_cpu(untrained, planner, weights, bound):
     if weights in ("8", "4") and not mx.metal.is_available():
         pytest.skip("no Apple GPU (Metal); for CUDA, MLX compiles such products for minutes")
     rng = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def test_all_parts_equal_the_cpu(embedded, planner, weights, bound):
     sounds = [rng.normal(size=(128, frames)).astype(np.float32) for frames in (237, 100, 3)]
     layout, answers = ArenaLayout(24, 2, 2, 2, 32), []
     for device, kind in [("cpu", "f32"), ("gpu", weights)]:
-        backend = omni_mlx.load(open_checkpoint(embedded), device=device, weights=kind)
+        backend = omni_mlx.load(open_checkpoint(untrained), device=device, weights=kind)
         backend.allocate(layout)
         plans = planner(layout)
         media = backend.encode([picture], sounds)

@@ -11,8 +11,8 @@ from omni_core.checkpoints import open_checkpoint  # noqa: E402
 
 
 @pytest.fixture
-def backend(embedded, device):
-    return omni_mlx.load(open_checkpoint(embedded), device=device)
+def backend(untrained, device):
+    return omni_mlx.load(open_checkpoint(untrained), device=device)
 
 
 def test_the_arena_is_changed_in_place(backend, planner):

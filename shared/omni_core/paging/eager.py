@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from omni_core.backend import PAGE
-from omni_core.paging.layout import ClassPages, Flat, holes, nothing
+from omni_core.paging.layout import ClassPages, Flat, holes
 from omni_core.units import Int8, Int32
 
 
@@ -16,6 +16,7 @@ class EagerLayout:
     """First fit, and then one run of cells without holes, in their order."""
 
     name: str = "eager"
+    trim: bool = False
 
     def kinds(self, tiers: Int8, modality: Int8) -> Int32:
         """All alike."""
@@ -34,7 +35,3 @@ class EagerLayout:
         target = pages.pages[order][rank // PAGE] * PAGE + rank % PAGE
         moving = source != target
         return source[moving], target[moving]
-
-    def relocations(self, used: Flat, free: Flat) -> tuple[Flat, Flat]:
-        """None."""
-        return nothing()

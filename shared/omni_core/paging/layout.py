@@ -43,6 +43,11 @@ class Layout(Protocol):
         """What ``--layout`` calls it."""
         ...
 
+    @property
+    def trim(self) -> bool:
+        """Whether the last pages are copied into free ones that lie before them."""
+        ...
+
     def kinds(self, tiers: Int8, modality: Int8) -> Int32:
         """The class of each token, ``int32[T]``, as ``tier * 8 + modality`` or coarser.
 
@@ -56,10 +61,6 @@ class Layout(Protocol):
 
     def moves(self, pages: ClassPages, urgent: bool) -> tuple[Flat, Flat]:
         """Cells of a class to copy, and where to: what pays, or whatever frees a page if urgent."""
-        ...
-
-    def relocations(self, used: Flat, free: Flat) -> tuple[Flat, Flat]:
-        """Whole pages to copy, and free ones to copy them to; both come in ascending order."""
         ...
 
 
@@ -91,6 +92,8 @@ def empty_pages(pages: ClassPages, worth: int, spare: float = 0.0) -> tuple[Flat
         worth: most cells to copy for one page.
         spare: room to leave, as a share of the live cells.
     """
+    if pages.pages.size < 2:
+        return nothing()
     fill = pages.fill()
     live = int(fill.sum())
     least = -(-int(live * (1 + spare)) // PAGE)

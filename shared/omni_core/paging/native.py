@@ -16,6 +16,7 @@ class NativeLayout:
     """Every token takes the first free cell, whatever it is (llama.cpp's unified KV cache)."""
 
     name: str = "native"
+    trim: bool = False
 
     def kinds(self, tiers: Int8, modality: Int8) -> Int32:
         """All alike."""
@@ -28,7 +29,3 @@ class NativeLayout:
     def moves(self, pages: ClassPages, urgent: bool) -> tuple[Flat, Flat]:
         """None, but where the pool would run out."""
         return empty_pages(pages, PAGE) if urgent else nothing()
-
-    def relocations(self, used: Flat, free: Flat) -> tuple[Flat, Flat]:
-        """None."""
-        return nothing()

@@ -25,7 +25,7 @@ class PageLayout:
         spare: room among tokens that may go at any time, as a share of them, before they move.
         trim: also copy the last pages into free ones before them, so that no free page lies between
             used ones. Attention over a page table does not care; a kernel that walks the whole
-            stretch of memory does.
+            span does.
     """
 
     worth: int = PAGE // 2
@@ -49,9 +49,3 @@ class PageLayout:
         if pages.tier == Tier.SCORED:
             return empty_pages(pages, PAGE, self.spare)
         return empty_pages(pages, self.worth)
-
-    def relocations(self, used: Flat, free: Flat) -> tuple[Flat, Flat]:
-        """The last pages into the first free ones, where asked for."""
-        count = min(used.size, free.size) if self.trim else 0
-        last, first = used[::-1][:count], free[:count]
-        return last[last > first], first[last > first]

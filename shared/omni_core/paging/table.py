@@ -163,12 +163,9 @@ class PageTables:
     def relabel(self, tier: Tier, to: Tier) -> None:
         """Give the pages of one tier another, without moving a cell."""
         senses = np.asarray(list(Modality), np.int8)
-        for old, new in zip(
-            *(self.layout.kinds(np.full_like(senses, each), senses) for each in (tier, to)),
-            strict=True,
-        ):
-            if old != new:
-                self._kind[(self._kind == old) & (self._group != FREE)] = new
+        old, new = (self.layout.kinds(np.full_like(senses, each), senses) for each in (tier, to))
+        for kind in np.flatnonzero(old != new).tolist():
+            self._kind[(self._kind == old[kind]) & (self._group != FREE)] = new[kind]
 
     def join_frames(self, frames: list[int]) -> None:
         """Make several position frames one, the first, without moving a cell."""
@@ -185,7 +182,8 @@ class PageTables:
         moves = [nothing(), *(self.layout.moves(pages, urgent) for pages in self._classes())]
         source = np.concatenate([move[0] for move in moves])
         target = np.concatenate([move[1] for move in moves])
-        source, target = self._with_relocations(source, target)
+        if self.layout.trim:
+            source, target = self._trimmed(source, target)
         if not source.size:
             return None
         live, group = self._live.copy(), self._group.copy()
@@ -237,13 +235,14 @@ class PageTables:
             for start, stop in pairwise(edges)
         ]
 
-    def _with_relocations(self, source: Flat, target: Flat) -> tuple[Flat, Flat]:
-        """These moves, and those of the whole pages that the layout copies into free ones."""
+    def _trimmed(self, source: Flat, target: Flat) -> tuple[Flat, Flat]:
+        """These moves, and those of the last pages into the first free ones."""
         staying = self._live.copy()
         staying.reshape(-1)[source] = False
-        old, new = self.layout.relocations(
-            np.flatnonzero(staying.any(axis=1)), np.flatnonzero(self._group == FREE)
-        )
+        used, free = np.flatnonzero(staying.any(axis=1))[::-1], np.flatnonzero(self._group == FREE)
+        count = min(used.size, free.size)
+        before = free[:count] < used[:count]
+        old, new = used[:count][before], free[:count][before]
         to = np.arange(self.arena.pages)
         to[old] = new
         row, slot = np.nonzero(staying[old])
