@@ -58,7 +58,7 @@ def draw_bars(rows: Sequence[dict[str, Any]], path: Path) -> None:
         here = [row for row in rows if (row["stream"], row["high"]) == (stream, high)]
         _bars(panel, here)
         panel.set_title(f"{stream}, {high:,} cells", fontsize=10)
-    panels[0, 0].legend(loc="lower left", fontsize=7)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="upper right", ncol=3, fontsize=8)
     for line in panels:
         line[0].set_ylabel("cells at 32,768 tokens")
     _save(plots, figure, path)
@@ -80,7 +80,7 @@ def _bars(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _save(plots: Any, figure: Any, path: Path) -> None:
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.97))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plots.close(figure)

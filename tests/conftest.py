@@ -10,7 +10,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import importlib.util
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -62,7 +61,6 @@ PARTS: dict[str, tuple[Callable[[], bool], tuple[str, ...]]] = {
     "transformers is not installed": (lambda: installed("transformers"), ("transformers",)),
     "no Apple GPU (Metal)": (metal, ("metal", "apple gpu")),
     "no NVIDIA GPU (CUDA)": (cuda, ("cuda", "nvidia")),
-    "espeak-ng is not installed": (lambda: shutil.which("espeak-ng") is not None, ("espeak",)),
 }
 DEVICES = {"metal": "no Apple GPU (Metal)", "cuda": "no NVIDIA GPU (CUDA)"}
 

@@ -103,7 +103,7 @@ def _unit(event: Event) -> str:
     tokens, kv = event["tokens"], event["kv"]
     parts = ", ".join(f"{count} {name}" for name, count in tokens.items() if count)
     line = (
-        f"{event['t']:7.2f} s  unit {event['unit']:<4} {parts} tokens; "
+        f"{event['t']:7.2f} s  {parts} tokens; "
         f"cache {kv['cells']}/{kv['budget']} cells, {kv['pages']} pages, {_bytes(kv['bytes'])}"
     )
     if event["lag_ms"] >= 500:
@@ -116,9 +116,7 @@ def _unit(event: Event) -> str:
 
 def _evict(event: Event) -> str:
     gone = sum(event["tokens"].values())
-    first, last = event["units"] or (0, 0)
-    units = f"unit {first}" if first == last else f"units {first} to {last}"
-    return f"{event['t']:7.2f} s  evicted {gone} tokens of {units}; {event['cells']} stay"
+    return f"{event['t']:7.2f} s  evicted {gone} tokens; {event['cells']} stay"
 
 
 def _warning(event: Event) -> str:

@@ -9,6 +9,7 @@ closer, by one number.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,16 +45,17 @@ class Frames:
         """
         return Frames(reach, frame_length(reach, length), {0: 0})
 
-    def at(self, position: int, full: bool = False) -> Frames:
+    def at(self, position: int, full: Callable[[], bool] = lambda: False) -> Frames:
         """The frames for a unit that begins at a stream position: the next one is opened if due.
 
         Args:
             position: where the unit begins.
-            full: the current frame's pages of sinks cannot take the unit's. The last quarter of a
-                frame is left out then, rather than a page that would stay nearly empty.
+            full: whether the current frame's pages of sinks cannot take the unit's; asked in the
+                last quarter of a frame, which is then left out, rather than a page be opened that
+                would stay nearly empty.
         """
-        length = self.length * 3 // 4 if full else self.length
-        if self.current and position - self.starts[self.current] < length:
+        used = position - self.starts[self.current]
+        if self.current and used < self.length and (used < self.length * 3 // 4 or not full()):
             return self
         number = self.current + 1
         return replace(self, starts={**self.starts, number: position}, current=number)

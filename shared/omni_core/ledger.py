@@ -108,13 +108,13 @@ class Ledger:
         A token that no layer group keeps leaves the ledger.
         """
         cells = self._cells[group, : self._size]
-        lost = cells[gone & (cells >= 0)].copy()
-        cells[gone] = -1
+        lost = cells.take(np.flatnonzero(gone & (cells >= 0)))
+        np.putmask(cells, gone, -1)
         kept = np.flatnonzero((self._cells[:, : self._size] >= 0).any(axis=0))
         count = kept.size
         for column in self._columns.values():
-            column[:count] = column[: self._size][kept]
-        self._cells[:, :count] = self._cells[:, : self._size][:, kept]
+            column[:count] = column.take(kept)
+        self._cells[:, :count] = self._cells.take(kept, axis=1)
         self._size = count
         return lost
 
@@ -122,11 +122,12 @@ class Ledger:
         """Follow cells that were copied inside the arena."""
         if not source.size:
             return
-        ranking = np.argsort(source)
         cells = self._cells[:, : self._size]
-        at = np.searchsorted(source, cells, sorter=ranking).clip(max=source.size - 1)
-        found = source[ranking[at]] == cells
-        cells[found] = target[ranking[at]][found]
+        # Where each cell's token is now; the last entry serves -1, a token without a cell.
+        now = np.arange(max(int(cells.max(initial=0)), int(source.max())) + 2, dtype=np.int32)
+        now[-1] = -1
+        now[source] = target
+        cells[:] = now.take(cells, mode="wrap")
 
     def add_mass(self, mass: tuple[npt.NDArray[np.float32], ...]) -> None:
         """Add a step's attention mass: a layer group's live tokens each, oldest first."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -180,8 +181,7 @@ class Session:
             tokens, cursor = self.model.frontend.unit(media, self._cursor)
             embeddings = self.model.backend.encode(tokens.vision, tokens.audio)
             self._make_room(len(tokens.block))
-            sinks = int((self.policy.tiers(tokens.block) == Tier.SINK).sum())
-            full = self._tables.room(Tier.SINK, self._frames.current) < sinks
+            full = partial(self._full_of_sinks, tokens.block)
             self._frames = self._frames.at(self._cursor.position, full)
             # Nothing here reads a unit's logits, but a replay compares them.
             recorded = self._recorder is not None
@@ -452,6 +452,11 @@ class Session:
             self._tables.release(self._ledger.drop(group, gone[: alive.size] & alive))
         self._totals["evicted"] += int(gone.sum())
         self._emit("evict", units=span, tokens=counts, reasons=reasons, cells=len(self._ledger))
+
+    def _full_of_sinks(self, block: TokenBlock) -> bool:
+        """Whether a unit's sinks do not fit the pages of sinks that the current frame has."""
+        sinks = np.count_nonzero(self.policy.tiers(block) == Tier.SINK)
+        return bool(self._tables.room(Tier.SINK, self._frames.current) < sinks)
 
     def _migrate(self, urgent: bool = False) -> None:
         plan = self._tables.plan_moves(urgent)

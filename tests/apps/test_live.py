@@ -318,7 +318,7 @@ def test_text_output(capsys: pytest.CaptureFixture[str], tmp_path: Path, backend
     question, answer = out.splitlines()
     assert question == "[1.0 s] what is on screen?"
     assert answer.startswith("> ") and len(answer.split()) > 1
-    assert "untrained" in err and "1.00 s  unit 0" in err and f"backend {backend} on" in err
+    assert "untrained" in err and "1.00 s  4 text" in err and f"backend {backend} on" in err
 
 
 def test_six_lines_of_python(
