@@ -125,6 +125,21 @@ def test_recordings_with_other_plans_are_told_apart(
     assert "plan 3: StepPlan" in capsys.readouterr().err
 
 
+def test_a_recording_without_questions_is_compared_unit_by_unit(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, backend: str
+) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", seconds=3.0)
+    live(capsys, backend, clip, "--record", str(tmp_path / "r"))
+    words = ["replay", str(tmp_path / "r"), "--backend", backend, "--device", "cpu", "--jsonl"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["compared"] == report["agreed"] == 3
+    lines = (tmp_path / "r" / "plans.jsonl").read_text().splitlines()
+    (tmp_path / "r" / "plans.jsonl").write_text(lines[0] + "\n")
+    assert main(words) == 1
+    assert "no logits to compare" in capsys.readouterr().err
+
+
 def test_a_replay_that_differs_fails(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, backend: str
 ) -> None:

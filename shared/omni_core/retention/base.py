@@ -68,7 +68,7 @@ class UnitCounts:
 
     def held(self, mask: Bool) -> Int64:
         """How many tokens of ``mask`` each unit owns: ``int64[u]``."""
-        return np.bincount(self.owner, mask, self.units.size).astype(np.int64)
+        return np.bincount(self.owner[mask], minlength=self.units.size).astype(np.int64)
 
 
 def count_units(view: LedgerView) -> UnitCounts:
