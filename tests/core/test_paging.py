@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from omni_core.backend import FREE, PAGE, ArenaLayout, StepPlan, TableDelta
 from omni_core.errors import PlanError
 from omni_core.ledger import Ledger
-from omni_core.paging import LAYOUTS
+from omni_core.paging import LAYOUTS, Layout, PageLayout
 from omni_core.paging import layout as named_layout
 from omni_core.paging.mirror import TableMirror, pack_occupancy, unpack_occupancy
 from omni_core.paging.table import NoFreePage, PageTables
@@ -46,9 +46,10 @@ def step_plan(order: np.ndarray, cells: np.ndarray, delta: TableDelta) -> StepPl
 class World:
     """Tables, ledger and a backend's mirror, beside a dict from order to class and frame."""
 
-    def __init__(self, groups: int, layout: str = "page", pages: int = 24) -> None:
+    def __init__(self, groups: int, layout: str | Layout = "page", pages: int = 24) -> None:
         arena = ArenaLayout(pages, groups, 1, 1, 8)
-        self.tables = PageTables(arena, named_layout(layout))
+        placing = named_layout(layout) if isinstance(layout, str) else layout
+        self.tables = PageTables(arena, placing)
         self.ledger, self.mirror = Ledger(groups), TableMirror(arena)
         self.kept: list[dict[int, tuple[int, int]]] = [{} for _ in range(groups)]
         self.groups, self.frame = groups, 0
@@ -111,7 +112,9 @@ class World:
         self.tables.moved(plan)
         self.ledger.move(plan.source, plan.target)
         freed = pages - self.tables.usage().pages
-        if self.tables.layout.name == "page":
+        if self.tables.layout.trim:
+            assert self.groups > 1 or self.tables.usage().span == self.tables.usage().pages
+        elif self.tables.layout.name == "page":
             assert freed > 0 and plan.source.size <= freed * PAGE
 
     def sync(self) -> None:
@@ -160,11 +163,11 @@ operations = st.lists(
 )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, PageLayout(worth=PAGE, spare=0.0, trim=True)])
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 2), operations, st.integers(0, 2**31))
 def test_no_cell_twice_none_lost(
-    layout: str, groups: int, steps: list[tuple[str, int]], seed: int
+    layout: str | Layout, groups: int, steps: list[tuple[str, int]], seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
     world = World(groups, layout)

@@ -8,9 +8,9 @@ from numpy_backend import TEXT, NumpyBackend, plain_model, second
 
 from omni_core.backend import PAGE
 from omni_core.errors import BackendError, BudgetError, MediaError, OmniError, PlanError
+from omni_core.paging import LAYOUTS
 from omni_core.reference.attention import masked_attention
 from omni_core.reference.rotary import rotary_tables, rotate
-from omni_core.paging import LAYOUTS
 from omni_core.retention import POLICIES
 from omni_core.session import Session
 from omni_core.units import EMBEDDED, Role

@@ -237,9 +237,9 @@ class PageTables:
 
     def _trimmed(self, source: Flat, target: Flat) -> tuple[Flat, Flat]:
         """These moves, and those of the last pages into the first free ones."""
-        staying = self._live.copy()
-        staying.reshape(-1)[source] = False
-        used, free = np.flatnonzero(staying.any(axis=1))[::-1], np.flatnonzero(self._group == FREE)
+        staying = self._staying(source)
+        used = staying.any(axis=1)
+        used, free = np.flatnonzero(used)[::-1], np.flatnonzero(~used)
         count = min(used.size, free.size)
         before = free[:count] < used[:count]
         old, new = used[:count][before], free[:count][before]
@@ -253,10 +253,18 @@ class PageTables:
         )
 
     def _relocated(self, source: Flat | Int32, target: Flat | Int32) -> tuple[Flat, Flat]:
-        """Pages that move as a whole, and the free pages that they move to."""
-        whole = self._group[target // PAGE] == FREE
+        """Pages that move as a whole, and the free or emptied pages that they move to."""
+        if not self.layout.trim:
+            return nothing()
+        whole = ~self._staying(source).any(axis=1)[target // PAGE]
         new, first = np.unique(target[whole] // PAGE, return_index=True)
         return source[whole][first] // PAGE, new
+
+    def _staying(self, source: Flat | Int32) -> Bool:
+        """The live cells that do not move."""
+        staying = self._live.copy()
+        staying.reshape(-1)[source] = False
+        return staying
 
     def _changed(self, cells: Flat | Int32) -> Int32:
         """The pages of these cells and what else the backend has not heard of, ascending."""

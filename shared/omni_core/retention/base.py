@@ -76,15 +76,16 @@ def count_units(view: LedgerView) -> UnitCounts:
     # The prefix comes first, and unit numbers never fall.
     prefix = int(np.count_nonzero(view.role == Role.PREFIX))
     unit = view.unit[prefix:]
-    begins = np.diff(unit, prepend=-1) != 0
-    index = np.zeros(len(view), np.int64)
-    index[prefix:] = np.cumsum(begins) - 1
-    owner = index.copy()
-    content = view.role == Role.CONTENT
-    for turn in np.unique(view.turn[view.role == Role.BRACKET]):
-        members = index[content & (view.turn == turn)]
-        brackets = (view.role == Role.BRACKET) & (view.turn == turn)
-        owner[brackets] = members.max() if members.size else index[brackets].max()
+    begins = np.flatnonzero(np.diff(unit, prepend=-1))
+    owner = np.zeros(len(view), np.int64)
+    owner[prefix:] = np.repeat(np.arange(begins.size), np.diff(begins, append=unit.size))
+    edge = view.role == Role.BRACKET
+    if edge.any():
+        index, content = owner.copy(), view.role == Role.CONTENT
+        for turn in np.unique(view.turn[edge]):
+            members = index[content & (view.turn == turn)]
+            brackets = edge & (view.turn == turn)
+            owner[brackets] = members.max() if members.size else index[brackets].max()
     return UnitCounts(unit[begins].astype(np.int64), owner, prefix)
 
 
