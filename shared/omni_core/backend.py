@@ -59,7 +59,8 @@ class TableDelta:
         pages: ``int32[n]``, page ids, ascending.
         group: ``int32[n]``, layer group whose table lists the page, or ``FREE``.
         occupancy: ``uint32[n, 2]``, a bit a live cell, cell 0 the lowest bit of word 0.
-        modality: ``int8[n]``, the modality of the page's tokens.
+        modality: ``int8[n]``, the modality of the page's tokens where its layout keeps them apart,
+            else 0.
         frame: ``int32[n]``, the position frame of the page's keys.
     """
 

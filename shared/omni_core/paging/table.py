@@ -238,8 +238,8 @@ class PageTables:
     def _trimmed(self, source: Flat, target: Flat) -> tuple[Flat, Flat]:
         """These moves, and those of the last pages into the first free ones."""
         staying = self._staying(source)
-        used = staying.any(axis=1)
-        used, free = np.flatnonzero(used)[::-1], np.flatnonzero(~used)
+        held: Bool = np.logical_or.reduce(staying, axis=1)
+        used, free = np.flatnonzero(held)[::-1], np.flatnonzero(~held)
         count = min(used.size, free.size)
         before = free[:count] < used[:count]
         old, new = used[:count][before], free[:count][before]
@@ -256,9 +256,10 @@ class PageTables:
         """Pages that move as a whole, and the free or emptied pages that they move to."""
         if not self.layout.trim:
             return nothing()
-        whole = ~self._staying(source).any(axis=1)[target // PAGE]
-        new, first = np.unique(target[whole] // PAGE, return_index=True)
-        return source[whole][first] // PAGE, new
+        held: Bool = np.logical_or.reduce(self._staying(source), axis=1)
+        whole = np.flatnonzero(~held[target // PAGE])
+        new, first = np.unique(target[whole].astype(np.int64) // PAGE, return_index=True)
+        return source[whole[first]].astype(np.int64) // PAGE, new
 
     def _staying(self, source: Flat | Int32) -> Bool:
         """The live cells that do not move."""
