@@ -79,5 +79,5 @@ $(VENV)/.test: $(VENV)/.python pyproject.toml
 ifdef TEST_TORCH
 	@$(PIP) install --quiet $(TEST_TORCH)
 endif
-	@$(PIP) install --quiet --editable '.[mlx,cuda,bench,dev]'
+	@$(PIP) install --quiet --editable '.[mlx,cuda,live,bench,dev]'
 	@touch $@
