@@ -19,6 +19,12 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Random examples where somebody looks, the same ones where a machine decides; no clock either way.
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("local", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 UNTRAINED = Path(__file__).parent / "untrained" / "make.py"
 
