@@ -268,6 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="also sweep a recording of `omnilive live --record`; may be given again",
     )
     options = parser.parse_args(arguments)
+    took = "under a minute" if options.quick else "half an hour or more"
+    print(f"every policy through every layout; takes {took}", file=sys.stderr, flush=True)
     size, found = Size.small() if options.quick else Size(), Findings()
     try:
         sweep(size, found, options.recorded)

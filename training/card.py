@@ -30,6 +30,22 @@ other knowledge; of what lies outside its world it says so in one line.
 - audio: {audio.layers} layers, hidden {audio.hidden}; a second is 25 tokens
 - units of one second (template "1s"), weights in float16
 
+## What it can be asked
+
+It knows the colours red, orange, yellow, green, blue, purple, white, black; the shapes circle,
+square, triangle, star, cross, heart, ring, moon; the digits 0 to 9; the clothes top, trousers,
+pullover, dress, coat, sandal, shirt, sneaker, bag, boot; and the spoken words zero, one, two,
+three, four, five, six, seven, eight, nine, alpha, bravo, delta, echo, foxtrot, hotel, juliet,
+kilo, oscar, romeo, tango, victor, silver, amber, indigo, golden.
+
+In the kinds of the table below: *now* (what is there), *before* (the one before, or N
+seconds ago; *word2* is the word before the last), *first* and *nth*, *when* (what was there
+when a word was said), *after* (what came after it), *did* (was it there at all), *count*
+(beeps, words, shapes), *until* (is it there yet), *outside* (what is not of this world). As
+in "What do you see now?", "What did you see 4 seconds ago?", "What was on the screen when
+you heard kilo?", "Which word came after oscar?", "Did you hear hotel?", "How many beeps
+were there?". It wants square pictures: on other shapes it is often wrong.
+
 ## Data
 
 All of it is composed while training, from banks that `python -m benchmarks.streamworld.make_banks`

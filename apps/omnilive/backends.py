@@ -28,13 +28,13 @@ def choose(name: str) -> str:
         if name not in installed:
             raise BackendError(
                 f"the {name} backend needs {_LIBRARIES[name]}, which is not installed; run "
-                f'`pip install "omnilive[{name}]"`'
+                f'`pip install -e ".[{name}]"` in the checkout, or `make test`'
             )
         return name
     if not installed:
         raise BackendError(
-            'no backend is installed; run `pip install "omnilive[mlx]"` or '
-            '`pip install "omnilive[cuda]"`'
+            'no backend is installed; run `pip install -e ".[mlx]"` or `pip install -e ".[cuda]"` '
+            "in the checkout"
         )
     if platform.system() != "Darwin" and "cuda" in installed and _nvidia_gpu():
         return "cuda"

@@ -106,9 +106,9 @@ def plan_arena(
     least = -(-(prefix + largest) * 8 // 7)
     if low_watermark(budget) < prefix + largest:
         raise BudgetError(
-            f"a budget of {budget} cells is too small: the prefix takes {prefix}, the largest unit "
-            f"{unit}, a question and its answer up to {QUESTION + answer}; give at least "
-            f"--budget {least}"
+            f"a budget of {budget} cells is too small: 7/8 of it must hold the prefix "
+            f"({prefix}) and either the largest unit ({unit}) or a question with its answer "
+            f"({QUESTION + answer}); give at least --budget {least}"
         )
     if text.layers % groups:
         raise BudgetError(f"{text.layers} layers do not divide into {groups} layer groups")
