@@ -31,11 +31,11 @@ def run(options: CalibrateOptions) -> None:
         UsageError: a plot that is no PNG.
         OmniError: what a part says; all clips are too short.
     """
-    check_target(options.out, "--out")
+    check_target(options.out, "--out", options.sources)
     if options.plot is not None:
         if options.plot.suffix.lower() != ".png":
             raise UsageError(f"{options.plot}: --plot draws PNG; give a name that ends in .png")
-        check_target(options.plot, "--plot")
+        check_target(options.plot, "--plot", (options.out, *options.sources))
     clips = [probe(source) for source in options.sources or (DEMO,)]
     prepared = prepare(**asdict(options.model))
     room: dict[str, Any] = {

@@ -99,6 +99,7 @@ def _live(arguments: argparse.Namespace) -> int:
         temperature=arguments.temperature,
         seed=arguments.seed,
         asks=tuple(sorted(asks, key=lambda ask: ask.time)),
+        asked_from=arguments.questions,
         fast=arguments.fast,
         loop=arguments.loop,
         duration=arguments.duration,

@@ -14,6 +14,7 @@ from omni_core.paging import Layout
 from omni_core.retention import Policy
 from omnilive.clip import Clip
 from omnilive.options import LiveOptions
+from omnilive.terminal import printable
 
 _INDENT = "  "
 _WIDTH = 80
@@ -36,7 +37,8 @@ def explained(
     except OSError as error:
         raise OmniError(f"{options.explain}: cannot be written: {error.strerror}") from None
     with file:
-        title = f"omnilive live: {clip.path.name}, model {options.model.model}, {budget} cells"
+        name = printable(clip.path.name).replace("\n", " ")
+        title = f"omnilive live: {name}, model {options.model.model}, {budget} cells"
         yield Explainer(file.write, rule, layout, title)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from omni_core.errors import OmniError
 
 
-def check_target(path: Path, option: str) -> None:
+def check_target(path: Path, option: str, read: Iterable[Path | None] = ()) -> None:
     """Refuse a file that cannot be written, before anything is loaded for it.
 
     Raises:
-        OmniError: its folder is not there, or it is a folder itself.
+        OmniError: its folder is not there, it is a folder itself, or one of the files that are
+            ``read``, or also written to.
     """
+    for other in read:
+        if other is not None and path.resolve() == other.resolve():
+            raise OmniError(f"{path}: is in use by this command; give another file for {option}")
     if path.is_dir():
         raise OmniError(f"{path}: is a folder; give a file for {option}")
     if not path.parent.is_dir():

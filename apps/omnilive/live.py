@@ -43,7 +43,9 @@ def run(options: LiveOptions) -> None:
     clip = probe(options.source or DEMO)
     check_asks(options, clip)
     if options.explain is not None:
-        check_target(options.explain, "--explain")
+        check_target(
+            options.explain, "--explain", (options.source, options.sinks, options.asked_from)
+        )
     rule, measured = choose_policy(options)
     with recorded(options, rule) as recorder:
         _load_and_follow(options, output, clip, rule, measured, recorder)

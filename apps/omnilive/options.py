@@ -52,6 +52,7 @@ class LiveOptions:
         budget: cells or bytes as text, or None for a size that suits the machine.
         system: system prompt, or None for the core's own.
         asks: questions by time.
+        asked_from: the file that some of them came from.
         fast: as fast as it goes, nothing dropped; otherwise at the clip's own pace.
         loop: how often the clip plays.
         duration: seconds of stream, the clip repeating as needed; overrides ``loop``.
@@ -70,6 +71,7 @@ class LiveOptions:
     temperature: float = 0.0
     seed: int = 0
     asks: tuple[Ask, ...] = ()
+    asked_from: Path | None = None
     fast: bool = False
     loop: int = 1
     duration: float | None = None

@@ -45,7 +45,7 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError as error:
         raise OmniError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OmniError(
             f"{path}: not JSON; make the file with `omnilive calibrate retention`"
         ) from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from omni_core.backend import PAGE, ArenaLayout
 from omni_core.errors import BudgetError
-from omni_core.frames import most_frames
+from omni_core.frames import QUESTION, most_frames
 from omni_core.model_config import TextConfig
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -16,8 +16,6 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([KMG]I?)?B)?", re.IGNORECASE)
 _DEFAULT_CELLS = 8192
 _PAGE_CLASSES = 8
 _OLD_CLASSES = 4
-QUESTION = 128
-"""Cells that the arena sets aside for a question beside the longest answer."""
 
 
 @dataclass(frozen=True)

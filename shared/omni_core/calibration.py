@@ -11,6 +11,7 @@ import numpy.typing as npt
 from omni_core.errors import OmniError
 from omni_core.units import Modality
 
+_MOST_SINKS = 10**6
 FORMAT = "omnilive retention calibration"
 VERSION = 1
 COVER = 0.5
@@ -89,10 +90,10 @@ def read_sinks(content: Any) -> dict[str, int]:
             f"{', '.join(_NAMES.values())}; calibrate again"
         )
     for name, count in sinks.items():
-        if type(count) is not int or count < 0:
+        if type(count) is not int or not 0 <= count <= _MOST_SINKS:
             raise OmniError(
                 f"the retention calibration has {count!r} {name} sinks; expected a whole number "
-                "from 0; calibrate again"
+                f"from 0 to {_MOST_SINKS}; calibrate again"
             )
     return dict(sinks)
 

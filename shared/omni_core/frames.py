@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from omni_core.backend import PAGE
+from omni_core.errors import BudgetError
 from omni_core.units import Int32
 
+QUESTION = 128
+"""Tokens that are set aside for a question beside the longest answer."""
 LENGTH = 8192
 """Positions after which a frame is closed, where the trained range allows."""
 
@@ -106,3 +109,24 @@ def frame_length(reach: int, length: int | None = None) -> int:
 def most_frames(reach: int, length: int | None, budget: int) -> int:
     """Most frames that ``budget`` cells are spread over, as page tables are laid out for it."""
     return min(reach // frame_length(reach, length), budget // PAGE) + 2
+
+
+def check_range(reach: int, prefix: int, unit: int, answer: int) -> None:
+    """Refuse what one frame could not hold beside old ones, in a trained range of ``reach``.
+
+    A frame of a quarter of the range, then a unit or question of ``unit`` tokens, then an answer,
+    must end below ``reach``, with room to read a prefix before them.
+
+    Raises:
+        BudgetError: the prefix takes more than an eighth of the range, or the others half of it.
+    """
+    if prefix > reach // 8:
+        raise BudgetError(
+            f"the system prompt takes {prefix} tokens, but at most {reach // 8} fit a model "
+            f"that was trained on {reach} positions; shorten it"
+        )
+    if unit + QUESTION + answer > reach // 2:
+        raise BudgetError(
+            f"a unit or question of {unit} tokens and an answer of up to {answer} are too long for "
+            f"a model that was trained on {reach} positions; lower --max-tokens"
+        )

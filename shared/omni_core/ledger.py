@@ -135,13 +135,17 @@ class Ledger:
         for cells, got in zip(self._cells[:, : self._size], mass, strict=True):
             column[cells >= 0] += got
 
-    def masses(self) -> npt.NDArray[np.float64]:
-        """A copy of the attention mass of the live tokens."""
-        return self._columns["mass"][: self._size].copy()
+    def masses(self) -> tuple[Int64, npt.NDArray[np.float64]]:
+        """The order and the attention mass of the live tokens, as copies."""
+        view = self.view()
+        return view.order.copy(), view.mass.copy()
 
-    def restore_masses(self, mass: npt.NDArray[np.float64]) -> None:
-        """Put back what :meth:`masses` gave, for the tokens that were live then."""
-        self._columns["mass"][: mass.size] = mass
+    def restore_masses(self, order: Int64, mass: npt.NDArray[np.float64]) -> None:
+        """Put back what :meth:`masses` gave, for tokens that are still there."""
+        view = self.view()
+        at = np.searchsorted(order, view.order)
+        known = at < order.size
+        self._columns["mass"][: self._size][known] = mass[at[known]]
 
     def _reserve(self, size: int) -> None:
         room = self._cells.shape[1]

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from omni_core.backend import PAGE, Backend, MovePlan, StepPlan
 from omni_core.budget import (
-    QUESTION,
     cell_bytes,
     class_slack,
     default_budget,
@@ -34,7 +33,7 @@ from omni_core.errors import (
     PlanError,
     RecordingError,
 )
-from omni_core.frames import Frames, most_frames
+from omni_core.frames import QUESTION, Frames, check_range, most_frames
 from omni_core.frontend.base import Frontend, UnitMedia
 from omni_core.ledger import Ledger
 from omni_core.model_config import TextConfig
@@ -113,7 +112,7 @@ class Session:
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
         """
-        _check_settings(prefill_chunk, groups, max_tokens, temperature)
+        _check_settings(prefill_chunk, groups, max_tokens, temperature, frame)
         self.model = model
         self.policy = policy(retention) if isinstance(retention, str) else retention
         self.layout = named_layout(layout) if isinstance(layout, str) else layout
@@ -138,6 +137,7 @@ class Session:
             frame=frame,
         )
         self._slack = class_slack(groups, most_frames(model.text.max_positions, frame, budget))
+        check_range(model.text.max_positions, len(prefix), model.frontend.largest_unit, max_tokens)
         self._low = low_watermark(self.budget)
         self._prefix = len(prefix)
         model.backend.allocate(arena)
@@ -170,15 +170,15 @@ class Session:
         self._totals["text"] += len(prefix)
 
     def append(self, media: UnitMedia) -> None:
-        """Take one unit in. If it raises, the stream is as it was before.
+        """Take one unit in. If the frontend, backend or policy raises, all is as it was before.
 
         Raises:
             OmniError: what a frontend, backend or policy says.
         """
         self._check_time(media)
         with self._whole():
-            self._record(lambda recorder: recorder.unit(media))
             tokens, cursor = self.model.frontend.unit(media, self._cursor)
+            self._record(lambda recorder: recorder.unit(media))
             embeddings = self.model.backend.encode(tokens.vision, tokens.audio)
             self._make_room(len(tokens.block))
             full = partial(self._full_of_sinks, tokens.block)
@@ -327,7 +327,8 @@ class Session:
     @contextmanager
     def _whole(self, keep: bool = True) -> Iterator[None]:
         """Take back what was appended inside, if it raises or is not to be kept."""
-        order, mass = self._ledger.next_order, self._ledger.masses() if self._scored else None
+        order = self._ledger.next_order
+        masses = self._ledger.masses() if self._scored else None
         cursor, frames, turn = self._cursor, self._frames, self._turn
         done = False
         try:
@@ -336,8 +337,8 @@ class Session:
         finally:
             if not done:
                 self._tables.release(self._ledger.truncate(order))
-                if mass is not None:
-                    self._ledger.restore_masses(mass[: len(self._ledger)])
+                if masses is not None:
+                    self._ledger.restore_masses(*masses)
                 self._cursor, self._frames, self._turn = cursor, frames, turn
 
     def _step(
@@ -507,6 +508,7 @@ class Session:
             )
 
     def _check_question(self, tokens: int, answer: int) -> None:
+        check_range(self.model.text.max_positions, self._prefix, tokens, answer)
         needed = self._prefix + tokens + answer + _MARKUP
         if needed > self._low:
             raise BudgetError(
@@ -551,8 +553,11 @@ class Session:
             self._emit_to(event)
 
 
-def _check_settings(chunk: int, groups: int, max_tokens: int, temperature: float) -> None:
-    for name, value in (("prefill_chunk", chunk), ("groups", groups), ("max_tokens", max_tokens)):
+def _check_settings(
+    chunk: int, groups: int, max_tokens: int, temperature: float, frame: int | None
+) -> None:
+    counts = {"prefill_chunk": chunk, "groups": groups, "max_tokens": max_tokens}
+    for name, value in (counts if frame is None else counts | {"frame": frame}).items():
         if value < 1:
             raise OmniError(f"{name} is {value}, expected 1 or more")
     if not 0 <= temperature < float("inf"):

@@ -167,3 +167,21 @@ def test_programs_get_no_map(
     out, err = capsys.readouterr()
     assert "pages:" not in out + err
     assert all(json.loads(line) for line in out.splitlines())
+
+
+def test_a_file_in_use_is_never_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", seconds=1.0)
+    sinks = tmp_path / "sinks.json"
+    sinks.write_text(json.dumps(SINKS), encoding="utf-8")
+    asks = tmp_path / "asks.json"
+    asks.write_text('[{"seconds": 1, "question": "what?"}]', encoding="utf-8")
+    inputs = {path: path.read_bytes() for path in (clip, sinks, asks)}
+    live = ["live", "--source", str(clip), "--fast", "--sinks", str(sinks)]
+    live += ["--questions", str(asks), "--explain"]
+    calibrate = ["calibrate", "retention", "--source", str(clip), "--out"]
+    for words in (*([*live, str(path)] for path in inputs), [*calibrate, str(clip)]):
+        assert main(words) != 0
+        assert "in use by this command" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in inputs} == inputs

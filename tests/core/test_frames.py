@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from numpy_backend import TEXT, PlainFrontend, plain_model, second
 
 from omni_core.backend import StepPlan, StepResult
-from omni_core.frames import Frames
+from omni_core.errors import BudgetError
+from omni_core.frames import Frames, check_range
 from omni_core.session import Session
 
 
@@ -103,3 +104,40 @@ def test_eight_hours_stay_in_the_trained_range(layout: str) -> None:
         session._cursor = type(session._cursor)(session._cursor.position + 9 * 25)
     assert session.summary()["position"] > 700_000
     assert worst > TEXT.max_positions // 2
+
+
+@pytest.mark.parametrize(
+    ("reach", "prefix", "unit", "answer", "says"),
+    [
+        (400, 51, 20, 10, "system prompt"),
+        (400, 50, 20, 60, "--max-tokens"),
+        (4096, 5, 2500, 8, "u"),
+    ],
+)
+def test_what_would_leave_the_range_is_refused(
+    reach: int, prefix: int, unit: int, answer: int, says: str
+) -> None:
+    with pytest.raises(BudgetError, match=says):
+        check_range(reach, prefix, unit, answer)
+    check_range(32768, 4096, 1600, 4096)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1000, 40_000), st.data())
+def test_what_is_accepted_stays_in_the_range_and_ahead_of_the_prefix(
+    reach: int, data: st.DataObject
+) -> None:
+    prefix = data.draw(st.integers(1, reach // 8))
+    rest = reach // 2 - 128
+    unit = data.draw(st.integers(1, rest - 1))
+    answer = data.draw(st.integers(1, rest - unit))
+    check_range(reach, prefix, unit, answer)
+    frames, position = Frames.begin(reach), prefix
+    while position < 4 * reach:
+        frames = frames.at(position)
+        first = position - frames.starts[frames.current]
+        last = first + unit + 128 + answer - 1
+        shift = int(frames.shifts(np.asarray([0], np.int32), last)[0, 1])
+        # The farthest key of the prefix is at 0, the nearest at its end.
+        assert last + shift < reach and first + shift > prefix - 1
+        position += unit + 128 + answer

@@ -181,3 +181,33 @@ def test_what_cannot_be_kept_is_said() -> None:
         NoSlide().evict(view, 4000)
     with pytest.raises(OmniError, match=r"omnipick.*fifo"):
         policy("lru")
+
+
+@pytest.mark.parametrize("recent", [0.0, 0.01, 1.0])
+def test_h2o_never_loses_the_newest_token(recent: float) -> None:
+    rule = H2O(recent=recent)
+    view = scored(stream(rule, [(9, 5)] * 20), 3)
+    newest = np.flatnonzero(view.role == Role.CONTENT)[-1]
+    assert not rule.evict(view, 100)[newest]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (H2O, {"recent": -1.0}),
+        (OmniPick, {"share": 5.0}),
+        (OmniPick, {"vision": -1}),
+        (OmniPick, {"audio": 2**40}),
+        (StreamingLLM, {"sinks": -4}),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_by_name(kind: type, wrong: dict) -> None:
+    with pytest.raises(OmniError, match=next(iter(wrong))):
+        kind(**wrong)
+
+
+def test_the_best_are_kept_to_the_last_cell() -> None:
+    view = stream(TokenBasic(), [(9, 5)] * 20, brackets=True).view()
+    for low in range(30, 60):
+        gone = TokenBasic().evict(view, low)
+        assert len(view) - gone.sum() == low

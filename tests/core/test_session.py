@@ -171,16 +171,18 @@ def test_no_slide_ends_with_a_clear_error_and_keeps_the_stream() -> None:
 @pytest.mark.parametrize("step", range(6))
 def test_a_failing_step_leaves_no_trace(step: int) -> None:
     def run(fail: bool) -> tuple[str, str]:
-        model = plain_model()
-        session = Session(model, budget=256, max_tokens=6, prefill_chunk=4)
+        model = plain_model(brackets=True)
+        session = Session(model, budget=256, max_tokens=6, prefill_chunk=4, frame=30)
         for index in range(10):
             session.append(second(index))
         if fail:
             model.backend.fail_in = step
             with pytest.raises(RuntimeError):
-                session.append(second(10)) if step < 4 else session.ask("what is it?")
+                # A gap, so that the unit opens another bracket.
+                session.append(second(12)) if step < 4 else session.ask("what is it?")
         tables, ledger = session._tables, session._ledger
         state = (tables._live.tobytes(), tables._group.tobytes(), ledger.view().order.tobytes())
+        state += (session._turn, session._frames, session._cursor)
         session.append(second(10))
         return repr(state), session.ask("and now?")
 
@@ -413,7 +415,14 @@ def test_units_follow_each_other_in_time() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"prefill_chunk": 0}, {"groups": 0}, {"max_tokens": 0}, {"temperature": float("nan")}],
+    [
+        {"prefill_chunk": 0},
+        {"groups": 0},
+        {"max_tokens": 0},
+        {"temperature": float("nan")},
+        {"frame": -5000},
+        {"frame": 0},
+    ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(wrong: dict) -> None:
     with pytest.raises(OmniError, match=next(iter(wrong))):

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.errors import BudgetError
+from omni_core.errors import BudgetError, OmniError
 from omni_core.ledger import LedgerView
 from omni_core.units import Int8, Int64, Role, Tier, TokenBlock
 
@@ -114,3 +114,23 @@ def arrival_tiers(block: TokenBlock, sink: Bool) -> Int8:
     tiers[text & ~sink] = Tier.OPEN
     tiers[block.role == Role.PREFIX] = Tier.PINNED
     return tiers
+
+
+def require_share(policy: str, field: str, value: float) -> None:
+    """Refuse a parameter that is no share from 0 to 1.
+
+    Raises:
+        OmniError: naming it.
+    """
+    if not 0 <= value <= 1:
+        raise OmniError(f"{policy}: `{field}` is {value}, expected a share from 0 to 1")
+
+
+def require_count(policy: str, field: str, value: int) -> None:
+    """Refuse a parameter that is no number of tokens.
+
+    Raises:
+        OmniError: naming it.
+    """
+    if not 0 <= value < 2**31:
+        raise OmniError(f"{policy}: `{field}` is {value}, expected a number of tokens from 0")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from omni_core.ledger import LedgerView
-from omni_core.retention.base import Bool, Reasons, arrival_tiers
+from omni_core.retention.base import Bool, Reasons, arrival_tiers, require_share
 from omni_core.retention.ranking import (
     drop_all_but_best,
     why_dropped_but_best,
@@ -30,6 +30,10 @@ class H2O:
     recent: float = 0.5
     name: str = "h2o"
     scored: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a share that is none."""
+        require_share(self.name, "recent", self.recent)
 
     def tiers(self, block: TokenBlock) -> Int8:
         """Anything but the prefix may go at any time."""
@@ -54,7 +58,9 @@ class H2O:
         return why_dropped_but_best(view, gone, "least attention")
 
     def _newest(self, view: LedgerView, low: int) -> Int64:
-        tail = np.flatnonzero(view.role != Role.PREFIX)
-        room = low - (len(view) - tail.size)
+        prefix = view.role == Role.PREFIX
+        room = low - int(prefix.sum())
+        # Delimiters go with their spans: what counts as new is what they delimit.
+        tail = np.flatnonzero(~prefix & ~np.isin(view.role, (Role.DELIMITER, Role.BRACKET)))
         newest: Int64 = tail[-max(1, int(self.recent * room)) :]
         return newest

@@ -16,7 +16,9 @@ from omni_core.retention.base import (
     arrival_tiers,
     count_units,
     from_newest,
+    require_count,
     require_room,
+    require_share,
 )
 from omni_core.units import Int8, Int32, Modality, Role, TokenBlock
 
@@ -40,6 +42,12 @@ class OmniPick:
     share: float = 0.5
     name: str = "omnipick"
     scored: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse counts and a share that are none."""
+        require_share(self.name, "share", self.share)
+        for field in ("vision", "audio", "text"):
+            require_count(self.name, field, getattr(self, field))
 
     @classmethod
     def from_calibration(cls, document: Mapping[str, Any]) -> OmniPick:

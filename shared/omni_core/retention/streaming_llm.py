@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from omni_core.ledger import LedgerView
-from omni_core.retention.base import Bool, Reasons, arrival_tiers
+from omni_core.retention.base import Bool, Reasons, arrival_tiers, require_count
 from omni_core.retention.ranking import (
     drop_all_but_best,
     why_dropped_but_best,
@@ -27,6 +27,10 @@ class StreamingLLM:
     sinks: int = 4
     name: str = "streaming-llm"
     scored: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a count that is none."""
+        require_count(self.name, "sinks", self.sinks)
 
     def tiers(self, block: TokenBlock) -> Int8:
         """All content is alike: the few sinks share their page with the first units."""
