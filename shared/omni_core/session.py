@@ -468,7 +468,10 @@ class Session:
         try:
             self.model.backend.move(plan)
         except Exception as error:
-            # Nothing depends on a move: the cells stay where they are, and the stream goes on.
+            if np.isin(plan.target, plan.source).any():
+                # Cells that were to move on may have been overwritten already.
+                raise
+            # Nothing depends on this move: the cells stay where they are, and the stream goes on.
             self._emit("warning", message=f"cells could not be moved and stay: {error}")
             return
         self._tables.moved(plan)

@@ -324,6 +324,19 @@ def test_a_move_that_fails_is_told_and_costs_nothing() -> None:
     assert run(False) == ([], answer)
 
 
+def test_a_move_that_fails_over_its_own_cells_is_no_small_matter() -> None:
+    model = plain_model()
+
+    def refuse(plan: object) -> None:
+        raise RuntimeError("no copy engine")
+
+    model.backend.move = refuse
+    session = Session(model, budget=256, max_tokens=8, layout="eager")
+    with pytest.raises(RuntimeError, match="copy engine"):
+        for index in range(40):
+            session.append(second(index))
+
+
 def test_logits_that_are_not_finite_are_refused_and_the_stream_goes_on() -> None:
     model = plain_model()
     session = Session(model, budget=256, max_tokens=8)
