@@ -103,6 +103,7 @@ class World:
 
     def migrate(self, urgent: bool) -> None:
         pages = self.tables.usage().pages
+        kinds = np.where(self.tables._group == FREE, -1, self.tables._kind)
         plan = self.tables.plan_moves(urgent)
         if plan is None:
             return
@@ -116,6 +117,11 @@ class World:
             assert self.groups > 1 or self.tables.usage().span == self.tables.usage().pages
         elif self.tables.layout.name == "page":
             assert freed > 0 and plan.source.size <= freed * PAGE
+            # Where tokens go in order, a freed page costs at most half a page of copies.
+            emptied = np.flatnonzero((kinds >= 0) & (self.tables._group == FREE))
+            ordered = int((kinds[emptied] // 8 != Tier.SCORED).sum())
+            copied = int((kinds[plan.source // PAGE] // 8 != Tier.SCORED).sum())
+            assert copied <= ordered * (PAGE if urgent else PAGE // 2)
 
     def sync(self) -> None:
         """One more step, so that the backend has heard of everything."""
