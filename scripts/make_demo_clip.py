@@ -1,7 +1,7 @@
 """Write the demo clip and its questions: half a minute of the stream world's test split.
 
 Usage: ``python scripts/make_demo_clip.py BANKS [FOLDER]``, with the folder of banks that
-``python -m benchmarks.streamworld.make_banks`` builds. Voices, hands and pictures are none that the
+``python -m streamworld.make_banks`` builds. Voices, hands and pictures are none that the
 embedded model was trained on.
 """
 
@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks.streamworld import banks, clips, questions, script
+from streamworld import banks, clips, questions, script
 
 ASSETS = Path(__file__).parents[1] / "apps/omnilive/assets"
 SEED, SECONDS = 2, 30

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import torch
 
-from benchmarks.streamworld import banks
-from benchmarks.streamworld.mu_law import EXPANDED
+from streamworld import banks
+from streamworld.mu_law import EXPANDED
 
 Units = dict[str, torch.Tensor]
 """The fields of a script's units as int32 tensors ``[N]`` or ``[N, dice]``."""
@@ -16,7 +16,7 @@ Units = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class DeviceBank:
-    """The arrays of :class:`benchmarks.streamworld.banks.Bank` as tensors, labels as int64."""
+    """The arrays of :class:`streamworld.banks.Bank` as tensors, labels as int64."""
 
     glyphs: torch.Tensor
     glyph_start: torch.Tensor

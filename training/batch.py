@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.streamworld import asking, questions, script, spec, tokens
 from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
+from streamworld import asking, questions, script, spec, tokens
 from training.augment import CHANCES
 from training.layout import arrange, frontend, layout
 from training.packing import Spec, pack, unpack, upload

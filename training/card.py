@@ -48,7 +48,7 @@ were there?". It wants square pictures: on other shapes it is often wrong.
 
 ## Data
 
-All of it is composed while training, from banks that `python -m benchmarks.streamworld.make_banks`
+All of it is composed while training, from banks that `python -m streamworld.make_banks`
 builds from packages:
 
 | part | source | licence |

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "shared")]
+sys.path[:0] = [str(ROOT), str(ROOT / "shared"), str(ROOT / "benchmarks")]
 
 import torch
 
-from benchmarks.streamworld import banks
+from streamworld import banks
 from training import shape as shapes
 from training import synthetic
 from training.bank import DeviceBank
@@ -97,7 +97,7 @@ def _name(device: torch.device) -> str:
 
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Train the embedded model.")
-    parser.add_argument("--banks", type=Path, help="folder of benchmarks.streamworld.make_banks")
+    parser.add_argument("--banks", type=Path, help="folder of streamworld.make_banks")
     parser.add_argument(
         "--out", type=Path, required=True, help="checkpoint and log, also to resume"
     )

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "shared")]
+sys.path[:0] = [str(ROOT), str(ROOT / "shared"), str(ROOT / "benchmarks")]
 
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.streamworld import tokens
 from omni_core.errors import CheckpointError
+from streamworld import tokens
 from training import log, pieces
 from training.card import card
 from training.model import Model

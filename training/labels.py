@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.streamworld import spec, tokens
+from streamworld import spec, tokens
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.streamworld import spec, tokens
 from omni_core.frontend.base import UnitMedia
 from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
 from omni_core.session import SYSTEM
 from omni_core.units import EMBEDDED, Int32, Modality, Role, TokenBlock
+from streamworld import spec, tokens
 from training.shape import FRAME, preprocessor
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.streamworld import tokens
 from omni_core.model_config import thinker_config
+from streamworld import tokens
 from training import shape as shapes
 from training.bank import DeviceBank
 from training.batch import Batch

@@ -1,4 +1,4 @@
-"""Frames of units on the training device: what ``benchmarks.streamworld.render_frames`` defines."""
+"""Frames of units on the training device: what ``streamworld.render_frames`` defines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from benchmarks.streamworld import render_frames as world
-from benchmarks.streamworld import spec
+from streamworld import render_frames as world
+from streamworld import spec
 from training.bank import DeviceBank, Units, choice, constant, noise, seed_of, spread
 
 _SIDE = spec.FRAME

@@ -1,4 +1,4 @@
-"""Sound of units on the training device: what ``benchmarks.streamworld.render_sounds`` defines."""
+"""Sound of units on the training device: what ``streamworld.render_sounds`` defines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from benchmarks.streamworld import render_sounds as world
-from benchmarks.streamworld import spec
+from streamworld import render_sounds as world
+from streamworld import spec
 from training.bank import DeviceBank, Units, choice, constant, noise, seed_of, spread
 
 _RATE = spec.SAMPLE_RATE

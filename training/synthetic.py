@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.streamworld import banks, spec
-from benchmarks.streamworld.mu_law import compress
+from streamworld import banks, spec
+from streamworld.mu_law import compress
 
 _EACH = 3
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.streamworld import spec
+from streamworld import spec
 from training.bank import DeviceBank, Units
 from training.senses import encoded
 from training.thinker import Thinker

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.streamworld import asking
+from streamworld import asking
 from training.bank import DeviceBank
 from training.batch import Plan, make
 from training.model import Model

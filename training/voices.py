@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.streamworld import banks, spec, tokens
+from streamworld import banks, spec, tokens
 from training.bank import DeviceBank
 from training.batch import Plan, make
 from training.model import Model

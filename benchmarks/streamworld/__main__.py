@@ -1,17 +1,17 @@
-"""Write clips of the stream world: ``python -m benchmarks.streamworld --seed 1 --out DIR``."""
+"""Write clips of the stream world: ``python -m streamworld --seed 1 --out DIR``."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from benchmarks.streamworld import banks, clips, questions, script
+from streamworld import banks, clips, questions, script
 
 
 def main() -> None:
     """Write one mp4 and one JSON file a stream."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.streamworld", description="Write clips of the stream world."
+        prog="python -m streamworld", description="Write clips of the stream world."
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--streams", type=int, default=1)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.seen import (
+from streamworld import spec
+from streamworld.seen import (
     IN_VAIN,
     NONE,
     SOUND_ANSWERS,

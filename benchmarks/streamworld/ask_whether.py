@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.outside import sentence_numbers
-from benchmarks.streamworld.seen import (
+from streamworld import spec
+from streamworld.outside import sentence_numbers
+from streamworld.seen import (
     NO,
     YES,
     Asked,

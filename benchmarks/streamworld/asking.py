@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.streamworld.ask_links import after_thing, after_word, when_heard, when_word
-from benchmarks.streamworld.ask_moments import (
+from streamworld.ask_links import after_thing, after_word, when_heard, when_word
+from streamworld.ask_moments import (
     before_digit,
     before_scene,
     before_sound,
@@ -19,7 +19,7 @@ from benchmarks.streamworld.ask_moments import (
     now_word,
     ordered,
 )
-from benchmarks.streamworld.ask_whether import (
+from streamworld.ask_whether import (
     count_beeps,
     count_shape,
     count_word,
@@ -30,7 +30,7 @@ from benchmarks.streamworld.ask_whether import (
     until_thing,
     until_word,
 )
-from benchmarks.streamworld.seen import Asked, Seen
+from streamworld.seen import Asked, Seen
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld import spec
+from streamworld import spec
 
 GLYPHS = len(spec.SHAPES) + len(spec.DIGITS)
 CLIPS = len(spec.WORDS) + len(spec.SPOKEN_FORMS)
@@ -89,8 +89,7 @@ def load(folder: Path | str, split: str, engines: Collection[str] | None = None)
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path} does not exist: build it with `python -m benchmarks.streamworld.make_banks "
-            f"{path.parent}`"
+            f"{path} does not exist: build it with `python -m streamworld.make_banks {path.parent}`"
         )
     with np.load(path) as file:
         return {name: file[name] for name in file.files}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.questions import Questions
-from benchmarks.streamworld.script import Script
-from benchmarks.streamworld.sentences import FORMS
+from streamworld import spec
+from streamworld.questions import Questions
+from streamworld.script import Script
+from streamworld.sentences import FORMS
 
 
 class WrongAnswer(ValueError):

@@ -11,10 +11,10 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld import render, spec
-from benchmarks.streamworld.banks import Bank
-from benchmarks.streamworld.questions import Questions, records
-from benchmarks.streamworld.script import Script
+from streamworld import render, spec
+from streamworld.banks import Bank
+from streamworld.questions import Questions, records
+from streamworld.script import Script
 
 SCALE = 3
 """Clips show the world's frames this many times larger."""

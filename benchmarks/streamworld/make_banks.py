@@ -1,4 +1,4 @@
-"""Build the banks: ``python -m benchmarks.streamworld.make_banks FOLDER``.
+"""Build the banks: ``python -m streamworld.make_banks FOLDER``.
 
 Everything comes from packages, which this script does not install. Debian: espeak-ng, flite,
 festival, festvox-kallpc16k, festvox-kdlpc16k, asterisk-core-sounds-en-wav, pocketsphinx-testdata,
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.streamworld import make_pictures, make_sounds
+from streamworld import make_pictures, make_sounds
 
 FONTS = (
     *("fonts-liberation", "fonts-freefont-ttf", "fonts-dkg-handwriting", "fonts-breip"),

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from benchmarks.streamworld.make_shapes import shape_mask
-from benchmarks.streamworld.make_strokes import digit_mask
-from benchmarks.streamworld.spec import SHAPES
+from streamworld.make_shapes import shape_mask
+from streamworld.make_strokes import digit_mask
+from streamworld.spec import SHAPES
 
 GLYPH = 48
 PHOTO = 144

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from benchmarks.streamworld.spec import SHAPES
+from streamworld.spec import SHAPES
 
 _SIDE = 192
 Points = list[tuple[float, float]]

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld.mu_law import compress
-from benchmarks.streamworld.spec import SAMPLE_RATE, SPOKEN_FORMS, WORDS
+from streamworld.mu_law import compress
+from streamworld.spec import SAMPLE_RATE, SPOKEN_FORMS, WORDS
 
 LONGEST_WORD = 13_600
 LONGEST_QUESTION = 28_000

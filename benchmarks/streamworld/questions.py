@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.asking import ASKS
-from benchmarks.streamworld.script import SPLITS, Script
-from benchmarks.streamworld.seen import Asked, Seen
-from benchmarks.streamworld.sentences import FORMS, filled
+from streamworld import spec
+from streamworld.asking import ASKS
+from streamworld.script import SPLITS, Script
+from streamworld.seen import Asked, Seen
+from streamworld.sentences import FORMS, filled
 
 Ints = npt.NDArray[Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.streamworld.render_frames import frames
-from benchmarks.streamworld.render_sounds import sounds
+from streamworld.render_frames import frames
+from streamworld.render_sounds import sounds
 
 __all__ = ["frames", "sounds"]

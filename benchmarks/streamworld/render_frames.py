@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.banks import Bank
-from benchmarks.streamworld.dice import Floats, choice, noise, seed_of, spread
-from benchmarks.streamworld.script import Units
+from streamworld import spec
+from streamworld.banks import Bank
+from streamworld.dice import Floats, choice, noise, seed_of, spread
+from streamworld.script import Units
 
 # Columns of `look`: what the dice of a scene decide.
 PICTURE, CENTRE_X, CENTRE_Y, SIZE, ANGLE, SPEED_X, SPEED_Y, GROWTH = range(8)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.banks import Bank
-from benchmarks.streamworld.dice import Floats, choice, noise, seed_of, spread
-from benchmarks.streamworld.mu_law import EXPANDED
-from benchmarks.streamworld.script import Units
+from streamworld import spec
+from streamworld.banks import Bank
+from streamworld.dice import Floats, choice, noise, seed_of, spread
+from streamworld.mu_law import EXPANDED
+from streamworld.script import Units
 
 # Columns of `voice`: what the dice of a unit's sound decide.
 CLIP, START, SPEED, LEVEL, FLOOR, FLOOR_TILT, SEED = 0, 1, 2, 3, 4, 5, 6

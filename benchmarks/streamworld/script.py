@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld import spec
+from streamworld import spec
 
 SPLITS = ("train", "validation", "test")
 LOOKS, SHOTS, VOICES = 32, 8, 32

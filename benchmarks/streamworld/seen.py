@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.script import Script
+from streamworld import spec
+from streamworld.script import Script
 
 Ints = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.outside import SENTENCES
+from streamworld import spec
+from streamworld.outside import SENTENCES
 
 # Gaps: {word} and {thing} (its name), {a} (with "a" or "an"), {nth}, {n}, {form} (shapes).
 FORMS: dict[str, tuple[str, ...]] = {

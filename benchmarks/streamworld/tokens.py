@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from benchmarks.streamworld import spec
-from benchmarks.streamworld.asking import ASKS
-from benchmarks.streamworld.outside import ABOUT, SENTENCES
-from benchmarks.streamworld.questions import Questions
-from benchmarks.streamworld.sentences import FORMS, filled
 from omni_core.session import SYSTEM
+from streamworld import spec
+from streamworld.asking import ASKS
+from streamworld.outside import ABOUT, SENTENCES
+from streamworld.questions import Questions
+from streamworld.sentences import FORMS, filled
 
 SPECIALS = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|AUDIO|>", "<|audio_bos|>"),

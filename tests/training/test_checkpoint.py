@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.streamworld import tokens
 from omni_core.checkpoints import open_checkpoint
 from omni_core.frontend.base import UnitMedia
 from omni_core.model_config import thinker_config
 from omni_core.session import Model as Loaded
 from omni_core.session import Session
+from streamworld import tokens
 from training.batch import Batch, Plan, make, world_frontend
 from training.export import save
 from training.model import Model

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import questions, script, tokens
 from omni_core.frontend.base import UnitMedia
 from omni_core.session import SYSTEM
 from omni_core.units import EMBEDDED, TokenBlock
+from streamworld import questions, script, tokens
 from training.batch import TURN, Plan, branches, make, world_frontend
 from training.layout import arrange, layout
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.streamworld import render, script, spec
+from streamworld import render, script, spec
 from training.picture import frames
 from training.sound import sounds
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import banks, spec
-from benchmarks.streamworld.mu_law import compress
+from streamworld import banks, spec
+from streamworld.mu_law import compress
 
 CLIP_HERTZ = 300 + 100 * np.arange(banks.CLIPS)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import banks
-from benchmarks.streamworld.mu_law import EXPANDED, compress
+from streamworld import banks
+from streamworld.mu_law import EXPANDED, compress
 
 
 def test_every_label_has_its_own_rows(bank: banks.Bank) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import clips, questions, render, script, spec
-from benchmarks.streamworld.__main__ import main
-from benchmarks.streamworld.banks import Bank
+from streamworld import clips, questions, render, script, spec
+from streamworld.__main__ import main
+from streamworld.banks import Bank
 
 av = pytest.importorskip("av")
 

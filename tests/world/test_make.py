@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import make_sounds, spec
-from benchmarks.streamworld.mu_law import EXPANDED
+from streamworld import make_sounds, spec
+from streamworld.mu_law import EXPANDED
 
 pytest.importorskip("PIL")
-from benchmarks.streamworld.make_shapes import shape_mask
-from benchmarks.streamworld.make_strokes import digit_mask
+from streamworld.make_shapes import shape_mask
+from streamworld.make_strokes import digit_mask
 
 
 def tone(hertz: float, seconds: float, rate: int) -> np.ndarray:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.streamworld import asking, check, questions, script, spec
-from benchmarks.streamworld.outside import SENTENCES, sentence_numbers
+from streamworld import asking, check, questions, script, spec
+from streamworld.outside import SENTENCES, sentence_numbers
 
 
 @settings(max_examples=25, deadline=None)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import render, script, spec
-from benchmarks.streamworld.banks import Bank
-from benchmarks.streamworld.dice import hashed, noise
-from benchmarks.streamworld.render_frames import INKS, SIZE
+from streamworld import render, script, spec
+from streamworld.banks import Bank
+from streamworld.dice import hashed, noise
+from streamworld.render_frames import INKS, SIZE
 from tests.world.conftest import CLIP_HERTZ
 
 

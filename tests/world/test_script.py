@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from benchmarks.streamworld import script, spec
+from streamworld import script, spec
 
 
 def same(one: script.Script, other: script.Script) -> bool:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from benchmarks.streamworld import questions, script, spec, tokens
-from benchmarks.streamworld.outside import SENTENCES
+from streamworld import questions, script, spec, tokens
+from streamworld.outside import SENTENCES
 
 
 def test_the_vocabulary_is_small() -> None:
