@@ -40,10 +40,14 @@ class NullBackend:
         """Nothing."""
         return None
 
+    def stack(self, units: Any) -> Any:
+        """Nothing."""
+        return None
+
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         """Zeros, and mass where it is asked for."""
         start = time.thread_time()
-        logits = np.zeros((1, plan.logits.size, 2), np.float32)
+        logits = np.zeros((len(plan.tokens), plan.logits.size, 2), np.float32)
         mass = None
         if plan.mass and self._mirror:
             live = self._mirror.preview(plan)

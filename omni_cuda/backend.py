@@ -116,6 +116,12 @@ class TorchBackend:
             return torch.cat(rows).expand(self.streams, -1, -1)
 
     @torch.inference_mode()
+    def stack(self, units: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Embeddings ``[streams, rows, hidden]`` whose stream ``s`` is that of ``units[s]``."""
+        with _out_of_memory(f"the embeddings of {len(units)} streams"):
+            return torch.stack([unit[stream] for stream, unit in enumerate(units)])
+
+    @torch.inference_mode()
     def forward(self, plan: StepPlan, embeddings: torch.Tensor | None = None) -> StepResult:
         """Run a step.
 

@@ -131,6 +131,13 @@ class MlxBackend:
             mx.eval(embeddings)
         return embeddings
 
+    def stack(self, units: Sequence[mx.array]) -> mx.array:
+        """Embeddings ``[streams, rows, hidden]`` whose stream ``s`` is that of ``units[s]``."""
+        with self._device.running("the encoders"):
+            embeddings = mx.stack([unit[stream] for stream, unit in enumerate(units)])
+            mx.eval(embeddings)
+        return embeddings
+
     def forward(self, plan: StepPlan, embeddings: mx.array | None = None) -> StepResult:
         """Run a step.
 

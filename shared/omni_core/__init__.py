@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from omni_core.batch import StreamBatch as StreamBatch
     from omni_core.errors import OmniError as OmniError
     from omni_core.frontend.base import UnitMedia as UnitMedia
     from omni_core.recording import Recorder as Recorder
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from omni_core.session import Model as Model
     from omni_core.session import Session as Session
 
-__all__ = ["Model", "OmniError", "Recorder", "Recording", "Session", "UnitMedia"]
+__all__ = ["Model", "OmniError", "Recorder", "Recording", "Session", "StreamBatch", "UnitMedia"]
 
 _HOMES = {
     "Model": "omni_core.session",
@@ -20,6 +21,7 @@ _HOMES = {
     "Recorder": "omni_core.recording",
     "Recording": "omni_core.recording",
     "Session": "omni_core.session",
+    "StreamBatch": "omni_core.batch",
     "UnitMedia": "omni_core.frontend.base",
 }
 

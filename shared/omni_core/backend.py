@@ -189,6 +189,13 @@ class Backend(Protocol):
         """Embeddings ``[streams, rows, hidden]`` of a unit, vision first: opaque to the core."""
         ...
 
+    def stack(self, units: Sequence[Any]) -> Any:
+        """Embeddings whose stream ``s`` is that of ``units[s]``: what :meth:`encode` gave for each.
+
+        All have the same number of rows.
+        """
+        ...
+
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         """Run a step. If it raises, nothing has changed."""
         ...

@@ -48,7 +48,8 @@ class NumpyBackend:
 
     name, device, element = "numpy", "cpu", 8
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, streams: int = 1) -> None:
+        self.streams = streams
         generator = np.random.default_rng(seed)
         self.embedding = generator.normal(size=(TEXT.vocab, TEXT.hidden))
         self.head = generator.normal(size=(TEXT.vocab, TEXT.hidden)) / 3
@@ -71,12 +72,17 @@ class NumpyBackend:
     def allocate(self, layout: ArenaLayout) -> None:
         self.layout, self.mirror = layout, TableMirror(layout)
         self.allocations += 1
-        shape = (layout.layers_per_group, layout.pages * PAGE, layout.kv_heads, layout.head_dim)
+        assert layout.streams == self.streams
+        cells = (self.streams, layout.pages * PAGE)
+        shape = (layout.layers_per_group, *cells, layout.kv_heads, layout.head_dim)
         self.keys, self.values = np.full(shape, np.nan), np.full(shape, np.nan)
 
     def encode(self, vision: Sequence[VisionInput], audio: Sequence[np.ndarray]) -> Any:
         rows = [v.patches for v in vision] + [a.T for a in audio]
         return np.concatenate(rows)[:, : TEXT.hidden].astype(np.float64) if rows else None
+
+    def stack(self, units: Sequence[Any]) -> Any:
+        return np.stack(units)
 
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         self.forwards += 1
@@ -86,44 +92,49 @@ class NumpyBackend:
                 self.fail_in = None
                 raise RuntimeError("the backend failed")
         self.mirror.check(plan)
-        x = self.embedding[np.maximum(plan.tokens[0], 0)]
-        embedded = plan.tokens[0] == EMBEDDED
+        assert plan.tokens.shape == (self.streams, plan.rows.size)
+        x = self.embedding[np.maximum(plan.tokens, 0)]
+        embedded = plan.rows >= 0
         if embedded.any():
-            x[embedded] = embeddings[plan.rows[embedded]]
+            x[:, embedded] = embeddings[..., plan.rows[embedded], :]
         cos, sin = _tables(plan.positions)
         live = self.mirror.preview(plan)
         mass = [np.zeros(group.cells.size) for group in live]
         for index, weights in enumerate(self.layers):
             group, at = divmod(index, self.layout.layers_per_group)
-            heads = (len(x), -1, TEXT.head_dim)
-            q = (x @ weights["q"]).reshape(heads)
-            self.keys[at, plan.cells[group]] = rotate((x @ weights["k"]).reshape(heads), cos, sin)
-            self.values[at, plan.cells[group]] = (x @ weights["v"]).reshape(heads)
+            heads = (plan.rows.size, -1, TEXT.head_dim)
             cells = live[group].cells
-            shares = attention_shares(
-                [
-                    (rotate(q, *_tables(plan.positions + shift)), self.keys[at, cells[start:stop]])
-                    for start, stop, shift in live[group].runs()
-                ],
-                plan.order,
-                live[group].order,
-                live[group].bias,
-                TEXT.head_dim**-0.5,
-            )
-            out = weighted_values(shares, self.values[at, cells])
-            mass[group] += shares.sum(axis=(0, 1))
-            x = x + out.reshape(len(x), -1) @ weights["o"]
+            for stream, (keys, values) in enumerate(
+                zip(self.keys[at], self.values[at], strict=True)
+            ):
+                y = x[stream]
+                q = (y @ weights["q"]).reshape(heads)
+                keys[plan.cells[group]] = rotate((y @ weights["k"]).reshape(heads), cos, sin)
+                values[plan.cells[group]] = (y @ weights["v"]).reshape(heads)
+                shares = attention_shares(
+                    [
+                        (rotate(q, *_tables(plan.positions + shift)), keys[cells[start:stop]])
+                        for start, stop, shift in live[group].runs()
+                    ],
+                    plan.order,
+                    live[group].order,
+                    live[group].bias,
+                    TEXT.head_dim**-0.5,
+                )
+                out = weighted_values(shares, values[cells])
+                mass[group] += shares.sum(axis=(0, 1))
+                x[stream] = y + out.reshape(len(y), -1) @ weights["o"]
         self.mirror.commit(plan)
-        logits = (x[plan.logits] @ self.head.T)[None].astype(np.float32)
+        logits = (x[:, plan.logits] @ self.head.T).astype(np.float32)
         return StepResult(logits, tuple(mass) if plan.mass else None)
 
     def move(self, plan: MovePlan) -> None:
         self.mirror.check(plan)
         for pool in (self.keys, self.values):
-            pool[:, plan.target] = pool[:, plan.source]
+            pool[:, :, plan.target] = pool[:, :, plan.source]
         self.mirror.commit(plan)
         for pool in (self.keys, self.values):
-            pool[:, np.setdiff1d(plan.source, plan.target)] = np.nan
+            pool[:, :, np.setdiff1d(plan.source, plan.target)] = np.nan
 
     def memory(self) -> MemoryReport:
         size = self.keys.nbytes + self.values.nbytes
@@ -176,7 +187,9 @@ class PlainFrontend:
                 blocks.append(self._delimiter(94, position, sense, role, 1))
                 position += 1
         seed = int(media.start * 1000)
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng(
+            seed if media.audio is None else [seed, *media.audio.astype(int)]
+        )
         patches = generator.normal(size=(self.vision, TEXT.hidden)).astype(np.float32)
         mel = generator.normal(size=(TEXT.hidden, spans[1][1])).astype(np.float32)
         bracket = Bracket(position, True, True, stop=media.stop) if self.brackets else None
@@ -224,6 +237,6 @@ def plain_model(**shape: Any) -> Model:
     return Model(NumpyBackend(), PlainFrontend(**shape), TEXT, "plain")
 
 
-def second(index: int, length: float = 1.0) -> UnitMedia:
-    """A unit's media: the plain frontend draws its content from the start time."""
-    return UnitMedia(float(index), index + length)
+def second(index: int, length: float = 1.0, audio: np.ndarray | None = None) -> UnitMedia:
+    """A unit's media: the plain frontend draws its content from start time and sound."""
+    return UnitMedia(float(index), index + length, audio=audio)

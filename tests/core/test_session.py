@@ -182,7 +182,7 @@ def test_a_failing_step_leaves_no_trace(step: int) -> None:
                 session.append(second(12)) if step < 4 else session.ask("what is it?")
         tables, ledger = session._tables, session._ledger
         state = (tables._live.tobytes(), tables._group.tobytes(), ledger.view().order.tobytes())
-        state += (session._turn, session._frames, session._cursor)
+        state += (session._cache.turn, session._cache.frames, session._cursor)
         session.append(second(10))
         return repr(state), session.ask("and now?")
 

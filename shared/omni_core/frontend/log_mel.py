@@ -1,8 +1,9 @@
 """Whisper's log-mel spectrogram of a clip, at a cost that follows the clip's length.
 
-Equal to transformers' ``WhisperFeatureExtractor`` with ``padding="max_length"`` once its frames are
-cut by the attention mask. The zeros that it appends matter in two places only: the last frames
-reach into them, and frames past the clip's end that still hear it count for the loudest value.
+Equal to transformers' ``WhisperFeatureExtractor`` with ``padding="max_length"`` and a
+``padding_side`` of ``right`` once its frames are cut by the attention mask. The zeros that it
+appends matter in two places only: the last frames reach into them, and frames past the clip's end
+that still hear it count for the loudest value.
 """
 
 from __future__ import annotations

@@ -1,0 +1,357 @@
+"""The cache of a stream, inside its budget: what is alive, where it lies, what goes.
+
+A step is planned, run by the backend, then committed. What a unit or a turn has appended can be
+taken back whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from omni_core.backend import PAGE, Backend, StepPlan
+from omni_core.budget import cell_bytes, class_slack, low_watermark, plan_arena
+from omni_core.errors import BudgetError, OmniError, PlanError
+from omni_core.frames import Frames, check_range, most_frames
+from omni_core.ledger import Ledger
+from omni_core.model_config import TextConfig
+from omni_core.paging import Layout
+from omni_core.paging import layout as named_layout
+from omni_core.paging.table import PageTables
+from omni_core.plans import Plan
+from omni_core.retention import Policy, policy
+from omni_core.units import Int8, Int32, Int64, Modality, Role, Tier, TokenBlock
+from omni_core.watcher import Watcher
+
+Logits = npt.NDArray[np.float32]
+Gone = npt.NDArray[np.bool_]
+
+
+class Cache:
+    """Ledger, page tables and position frames of one stream, or of streams of one layout.
+
+    Attributes:
+        budget: cells alive at a unit's end; ``low`` is where eviction stops.
+        policy, layout: which tokens stay, and where they lie.
+        ledger, tables, frames: what is alive, its cells, its position frames.
+        prefix: tokens of the system prompt.
+        unit: number of the unit or turn that runs; -1 before the prefix is read.
+        turn: number of the run of units that the newest token belongs to.
+        evicted: tokens evicted so far.
+        most_cells: most cells at the end of a unit.
+        peak_cells, peak_span: most cells, and pages from first to last, before an eviction.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        text: TextConfig,
+        *,
+        budget: int,
+        retention: str | Policy,
+        layout: str | Layout,
+        prefix: int,
+        unit: int,
+        answer: int,
+        chunk: int,
+        groups: int = 1,
+        streams: int = 1,
+        frame: int | None = None,
+        watcher: Watcher | None = None,
+        on_plan: Callable[[Plan, Logits | None], None],
+        on_event: Callable[..., None] | None = None,
+    ) -> None:
+        """Allocate the arena.
+
+        Args:
+            backend: what runs the plans.
+            text: the model's shapes.
+            budget: cells alive at a unit's end.
+            retention: a policy or its name.
+            layout: where tokens are placed, or its name.
+            prefix: tokens of the system prompt.
+            unit: tokens of the largest unit.
+            answer: tokens of the longest answer, which comes after a question.
+            chunk: most new tokens in one forward pass.
+            groups: layer groups with page tables of their own.
+            streams: streams of one layout.
+            frame: positions after which a position frame is closed; None takes the default.
+            watcher: looks on.
+            on_plan: called with each plan once it is committed, and with its logits.
+            on_event: called with the name and the fields of an ``evict`` or a ``warning``.
+
+        Raises:
+            BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
+        """
+        self.policy = policy(retention) if isinstance(retention, str) else retention
+        self.layout = named_layout(layout) if isinstance(layout, str) else layout
+        self.budget, self.low, self.prefix = budget, low_watermark(budget), prefix
+        arena = plan_arena(
+            text,
+            budget=budget,
+            prefix=prefix,
+            unit=unit,
+            answer=answer,
+            element=backend.element,
+            groups=groups,
+            streams=streams,
+            frame=frame,
+        )
+        check_range(text.max_positions, prefix, unit, answer)
+        backend.allocate(arena)
+        self._backend, self._allocation = backend, backend.allocations
+        self._vocab, self._cell_bytes = text.vocab, cell_bytes(text, backend.element)
+        self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
+        self._chunk, self._watcher = chunk, watcher
+        self._scored = self.policy.scored or (watcher is not None and watcher.mass)
+        self._on_plan, self._on_event = on_plan, on_event
+        self.tables, self.ledger = PageTables(arena, self.layout), Ledger(groups)
+        self.frames = Frames.begin(text.max_positions, frame)
+        self.unit, self.turn = -1, 0
+        self.evicted = self.most_cells = self.peak_cells = self.peak_span = 0
+
+    def open(self, prefix: TokenBlock) -> None:
+        """Read the system prompt."""
+        self.step(prefix)
+        self.unit = 0
+
+    @contextmanager
+    def whole(self, keep: bool = True) -> Iterator[None]:
+        """Take back what was appended inside, if it raises or is not to be kept."""
+        order = self.ledger.next_order
+        masses = self.ledger.masses() if self._scored else None
+        frames, turn = self.frames, self.turn
+        done = False
+        try:
+            yield
+            done = keep
+        finally:
+            if not done:
+                self.tables.release(self.ledger.truncate(order))
+                if masses is not None:
+                    self.ledger.restore_masses(*masses)
+                self.frames, self.turn = frames, turn
+
+    def make_room(self, tokens: int) -> None:
+        """Free pages for new tokens before a unit begins: migrate, then evict, then refuse.
+
+        Raises:
+            BudgetError: not even eviction frees enough.
+        """
+        groups = self.tables.arena.groups
+        needed = groups * -(-tokens // PAGE) + self._slack
+        if self.tables.free_pages() >= needed:
+            return
+        self._migrate(urgent=True)
+        if self.tables.free_pages() >= needed:
+            return
+        with suppress(BudgetError):
+            self._evict(self._evictable(min(self.low, max(0, len(self.ledger) - tokens))))
+        self._migrate(urgent=True)
+        if self.tables.free_pages() < needed:
+            raise BudgetError(
+                f"{tokens} new tokens do not fit: of {needed} pages that they need, "
+                f"{self.tables.free_pages()} are free after eviction; raise --budget"
+            )
+
+    def open_frame(self, position: int, unit: TokenBlock | None = None) -> None:
+        """Open the next position frame if it is due at a stream position.
+
+        Args:
+            position: where the next tokens begin.
+            unit: these tokens, where a frame whose pages cannot take their sinks may end early.
+        """
+
+        def full() -> bool:
+            if unit is None:
+                return False
+            sinks = np.count_nonzero(self.policy.tiers(unit) == Tier.SINK)
+            return bool(self.tables.room(Tier.SINK, self.frames.current) < sinks)
+
+        self.frames = self.frames.at(position, full)
+
+    def step(
+        self,
+        block: TokenBlock,
+        *,
+        tokens: Int32 | None = None,
+        embeddings: Any = None,
+        logits: Sequence[int] = (),
+    ) -> Logits:
+        """Run a block in chunks.
+
+        Args:
+            block: ``T`` new tokens.
+            tokens: ``int32[streams, T]`` where the streams' token ids differ, else the block's.
+            embeddings: what the backend encoded, for embedded tokens.
+            logits: rows of the block whose logits are wanted, ascending.
+
+        Returns:
+            Logits ``float32[streams, k, vocab]`` of these rows.
+        """
+        streams = self.tables.arena.streams
+        if tokens is None:
+            tokens = np.broadcast_to(block.tokens, (streams, len(block)))
+        found: list[Logits] = []
+        turns = self._turns(block)
+        tiers = self.policy.tiers(block)
+        for start in range(0, len(block), self._chunk):
+            stop = min(start + self._chunk, len(block))
+            part, rows = block.slice(start, stop), slice(start, stop)
+            placement = self.tables.place(tiers[rows], part.modality, self.frames.current)
+            positions = self.frames.local(part.positions)
+            live = self.tables.frames()
+            plan = StepPlan(
+                tokens=tokens[:, rows],
+                rows=part.rows,
+                positions=positions,
+                order=np.arange(len(part), dtype=np.int64) + self.ledger.next_order,
+                counts=np.ones(len(part), np.int32),
+                cells=placement.cells,
+                shifts=self.frames.shifts(live, int(positions.max())),
+                logits=np.asarray([r - start for r in logits if start <= r < stop], np.int32),
+                mass=self._scored,
+                delta=placement.delta,
+            )
+            embedded = bool((part.rows >= 0).any())
+            self._check_arena()
+            self.tables.expect(placement.cells)
+            result = self._backend.forward(plan, embeddings if embedded else None)
+            self.tables.take(placement)
+            self.ledger.append(part, self.unit, turns[rows], placement.cells)
+            if result.mass is not None:
+                self.ledger.add_mass(result.mass)
+            if self._watcher:
+                self._watcher.stepped(self.ledger.view(), self.unit, result.mass)
+            self._on_plan(plan, result.logits)
+            if plan.logits.size:
+                found.append(result.logits)
+        self.turn = int(turns[-1]) if turns.size else self.turn
+        empty = np.zeros((streams, 0, self._vocab), np.float32)
+        return np.concatenate(found, axis=1) if found else empty
+
+    def decide(self) -> Gone | None:
+        """What the policy evicts now that a unit has ended, ``bool[n]``; None within the budget."""
+        return None if len(self.ledger) <= self.budget else self._evictable(self.low)
+
+    def close_unit(self, gone: Gone | None) -> Int64:
+        """End a unit or a turn: evict what was decided, then move what it pays to move.
+
+        Returns:
+            Its tokens by modality, ``int64[3]``.
+        """
+        view = self.ledger.view()
+        arrived = by_modality(view.modality[view.unit == self.unit])
+        self.unit += 1
+        self.tables.relabel(Tier.OPEN, Tier.TRANSIENT)
+        far = self.frames.far()
+        if len(far) > 1:
+            self.tables.join_frames(far)
+        self.frames = self.frames.keep(self.tables.frames())
+        usage = self.tables.usage()
+        self.peak_cells = max(self.peak_cells, usage.cells)
+        self.peak_span = max(self.peak_span, usage.span)
+        if gone is not None:
+            self._evict(gone)
+        self.most_cells = max(self.most_cells, len(self.ledger))
+        self._migrate()
+        return arrived
+
+    def usage(self) -> dict[str, int]:
+        """Cells, pages, span in cells and bytes of a stream now, and the budget."""
+        usage = self.tables.usage()
+        return {
+            "cells": usage.cells,
+            "pages": usage.pages,
+            "span": usage.span * PAGE,
+            "bytes": usage.pages * PAGE * self._cell_bytes // self.tables.arena.groups,
+            "budget": self.budget,
+        }
+
+    def _turns(self, block: TokenBlock) -> Int32:
+        """The run of units that each token belongs to: an opening bracket begins the next."""
+        opens = (block.role == Role.BRACKET) & (block.offset == 0)
+        begins = opens & ~np.concatenate([[False], opens[:-1]])
+        return (self.turn + np.cumsum(begins)).astype(np.int32)
+
+    def _evictable(self, low: int) -> Gone:
+        gone = self.policy.evict(self.ledger.view(), low)
+        left = len(self.ledger) - int(gone.sum())
+        if left > low:
+            raise OmniError(
+                f"retention {self.policy.name} left {left} cells where {low} were asked for: a "
+                "fault in the policy"
+            )
+        return gone
+
+    def _evict(self, gone: Gone) -> None:
+        view = self.ledger.view()
+        units = view.unit[gone]
+        counts = named(by_modality(view.modality[gone]))
+        reasons: dict[str, int] = {}
+        if self._on_event or self._watcher:
+            why = self.policy.why_dropped(view, gone)
+            reasons = {word: int(mask.sum()) for word, mask in why.items() if mask.any()}
+            if self._watcher:
+                self._watcher.evicting(view, gone, why)
+        span = [int(units.min()), int(units.max())] if units.size else []
+        for group in range(self.tables.arena.groups):
+            alive = self.ledger.view().cells[group] >= 0
+            self.tables.release(self.ledger.drop(group, gone[: alive.size] & alive))
+        self.evicted += int(gone.sum())
+        self._emit("evict", units=span, tokens=counts, reasons=reasons, cells=len(self.ledger))
+
+    def _migrate(self, urgent: bool = False) -> None:
+        plan = self.tables.plan_moves(urgent)
+        if plan is None:
+            return
+        self._check_arena()
+        self.tables.expect(np.concatenate([plan.source, plan.target]))
+        try:
+            self._backend.move(plan)
+        except Exception as error:
+            if np.isin(plan.target, plan.source).any():
+                # Cells that were to move on may have been overwritten already.
+                raise
+            # Nothing depends on this move: the cells stay where they are, and the stream goes on.
+            self._emit("warning", message=f"cells could not be moved and stay: {error}")
+            return
+        self.tables.moved(plan)
+        self.ledger.move(plan.source, plan.target)
+        self._on_plan(plan, None)
+
+    def _check_arena(self) -> None:
+        if self._backend.allocations != self._allocation:
+            raise PlanError(
+                "another session has taken over this model's arena; one model runs one session at "
+                "a time: load the model twice, or end this session first"
+            )
+
+    def _emit(self, event: str, **fields: Any) -> None:
+        if self._on_event:
+            self._on_event(event, **fields)
+
+
+def by_modality(modality: Int8) -> Int64:
+    """How many tokens there are of each modality: ``int64[3]``."""
+    return np.bincount(modality, minlength=len(Modality)).astype(np.int64)
+
+
+def named(counts: Int64) -> dict[str, int]:
+    """Counts by modality under their names, as events hold them."""
+    return {kind.name.lower(): int(counts[kind]) for kind in Modality}
+
+
+def check_counts(**values: int | None) -> None:
+    """Refuse a setting below 1, by its name; None is one that was left out.
+
+    Raises:
+        OmniError: naming it.
+    """
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise OmniError(f"{name} is {value}, expected 1 or more")
