@@ -16,7 +16,8 @@ from streamworld import asking, questions, script, spec, tokens
 from training.augment import CHANCES
 from training.layout import arrange, frontend, layout
 from training.packing import Spec, pack, unpack, upload
-from training.shape import Shape, config
+from training.shape import SQUARE, Shape, config
+from training.thinning import delimiters_alone, thin
 
 ROOM = 16
 """Tokens of a stream for each of its questions, markup and answer included; most need less."""
@@ -29,17 +30,23 @@ EARLY = 0.5
 Ints = npt.NDArray[Any]
 
 
-RECALL = 1.8
-"""How much more often training asks for what must be found by its content."""
+PUSHED = {"when": 1.8, "after": 1.8, "did": 1.5, "nth": 2.0, "count": 1.4, "before digit": 2.0}
+"""How much more often training asks for what is hard to find or to add up."""
 MIX = {
-    (ask.kind, ask.topic): ask.weight * (RECALL if ask.kind in ("when", "after", "did") else 1.0)
+    (ask.kind, ask.topic): ask.weight
+    * PUSHED.get(f"{ask.kind} {ask.topic}", PUSHED.get(ask.kind, 1.0))
     for ask in asking.ASKS
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a batch is: the same plan and seed give the same batch."""
+    """What a batch is: the same plan and seed give the same batch.
+
+    ``size`` is the height and width of the frames. ``thin`` is the share of streams whose questions
+    see little of old units; ``recent`` leaves those of all streams older than so many units with
+    their delimiters alone.
+    """
 
     units: int
     streams: int
@@ -48,6 +55,9 @@ class Plan:
     spoken: float = 0.15
     mix: Mapping[tuple[str, str], float] | None = None
     turns: int = 0
+    size: tuple[int, int] = SQUARE
+    thin: float = 0.0
+    recent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,8 @@ class Batch:
     Attributes:
         units: the fields of the script's units, each ``[N]`` or ``[N, dice]``.
         chance: ``float32[N, 16]`` for changes to the spectrograms.
-        order, positions, first, ends, visible: the arrangement of the streams.
+        order, positions, first, ends, visible, owner: the arrangement of the streams.
+        recent, kept: what questions see of old units.
         turns: ``int32[S, K]``, tokens of the turns between units.
         ids: ``int32[S, B]``, tokens of the branches, one branch after the other.
         branch: ``int32[S, B]``, which branch a token is of; ``Q`` for padding.
@@ -71,6 +82,8 @@ class Batch:
         unit: ``int32[S, Q]``, the unit after which it is asked.
         ask: index into ``asking.ASKS``, ``int32[S, Q]``.
         lag: units since the evidence or -1, ``int32[S, Q]``.
+        heard: whether it is asked in the stream's own sound, ``bool[S, Q]``.
+        size: height and width of the frames, known without the device.
     """
 
     units: dict[str, Any]
@@ -80,6 +93,9 @@ class Batch:
     first: Any
     ends: Any
     visible: Any
+    owner: Any
+    recent: Any
+    kept: Any
     turns: Any
     ids: Any
     branch: Any
@@ -91,19 +107,25 @@ class Batch:
     unit: Any
     ask: Any
     lag: Any
+    heard: Any
+    size: tuple[int, int] = SQUARE
 
     def tensors(self) -> dict[str, Any]:
-        """All arrays by name, those of the units as ``units.name``."""
+        """All arrays by name, those of the units as ``units.name``.
+
+        ``size`` is the shape of an array without elements, so that it is in a packed batch's spec.
+        """
         named = {f"units.{name}": array for name, array in self.units.items()}
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "units"}
-        return named | rest
+        return named | rest | {"size": np.empty((*self.size, 0), np.int32)}
 
     @classmethod
     def of(cls, tensors: dict[str, Any]) -> Batch:
         """From :meth:`tensors`."""
         units = {n[6:]: array for n, array in tensors.items() if n.startswith("units.")}
         rest = {n: array for n, array in tensors.items() if not n.startswith("units.")}
-        return cls(units, **rest)
+        height, width, _ = rest.pop("size").shape
+        return cls(units, **rest, size=(height, width))
 
     def to(self, device: torch.device) -> Batch:
         """The same as tensors on a device, where integers are int32."""
@@ -126,12 +148,18 @@ def make(plan: Plan, seed: int) -> Batch:
     units = {field.name: getattr(flat, field.name) for field in fields(flat)}
     chance = rng.random((len(flat), CHANCES), np.float32)
     places = np.sort(rng.integers(0, plan.units, plan.turns))
-    laid = layout(world_frontend())
+    laid = layout(world_frontend(), plan.size)
     turns = spoken_turns(written, seed, places.tolist(), laid.resume)
     streams = arrange(laid, plan.units, places.tolist(), TURN)
     arranged = (getattr(streams, field.name) for field in fields(streams))
     packed = branches(drawn)
-    return Batch(units, chance, *arranged, turns, *packed, drawn.unit, drawn.ask, drawn.lag)
+    if plan.recent is None:
+        thinned = thin(rng, plan.thin, plan.streams, laid, streams)
+    else:
+        thinned = delimiters_alone(plan.recent, plan.streams, laid, streams)
+    seen = thinned.recent, thinned.kept
+    rest = drawn.unit, drawn.ask, drawn.lag, drawn.form < 0, plan.size
+    return Batch(units, chance, *arranged, *seen, turns, *packed, *rest)
 
 
 @cache

@@ -43,7 +43,8 @@ def main() -> int:
     shape = shapes.SMALL if options.smoke else shapes.Shape()
     log = Log(options.out)
     pool = makers(0 if options.smoke else options.workers)
-    model = Model.build(shape, device, options.seed)
+    graphs = device.type == "cuda" and not options.eager
+    model = Model.build(shape, device, options.seed, options.rows if graphs else None)
     settings = Settings(
         options.out,
         options.seed,
@@ -52,7 +53,7 @@ def main() -> int:
         Length(options.steps, options.text_minutes),
         options.minutes,
         check=options.check,
-        graphs=device.type == "cuda" and not options.eager,
+        graphs=graphs,
     )
     if options.smoke:
         settings = Settings(options.out, 1, 8, Length(4), Length(6), check=6, stages=SMOKE_STAGES)
@@ -77,7 +78,8 @@ def _test(options: argparse.Namespace, model: Model, device: torch.device, log: 
     """The final table: streams of the test split, and single words by engines and by people."""
     test = _bank(options, "test", device)
     for plan in test_plans(options.rows, 64):
-        log.write("test", **measure(model, test, plan, range(9_000, 9_000 + options.tests)))
+        seeds = range(9_000, 9_000 + options.tests * max(1, plan.units // 64))
+        log.write("test", **measure(model, test, plan, seeds))
     right: dict[str, Any] = {}
     for split in ("test", "human"):
         if (options.banks / f"{split}.npz").exists():
@@ -111,7 +113,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--check", type=int, default=500, help="steps between validations")
     parser.add_argument("--tests", type=int, default=8, help="batches of each length in the test")
     parser.add_argument("--workers", type=int, default=0, help="processes that make batches")
-    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs, nothing compiled")
     return parser
 
 

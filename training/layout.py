@@ -14,7 +14,7 @@ from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
 from omni_core.session import SYSTEM
 from omni_core.units import EMBEDDED, Int32, Modality, Role, TokenBlock
 from streamworld import spec, tokens
-from training.shape import FRAME, preprocessor
+from training.shape import SQUARE, preprocessor
 
 
 class WorldTokenizer:
@@ -67,6 +67,7 @@ class Arrangement:
         first: ``int32[U]``, each unit's first token.
         ends: ``int32[U]``, the next free position after each unit and the turns that follow it.
         visible: ``int32[U]``, tokens up to there.
+        owner: ``int32[T]``, the unit that a token belongs to; ``U`` for the prefix and for turns.
     """
 
     order: Int32
@@ -74,6 +75,7 @@ class Arrangement:
     first: Int32
     ends: Int32
     visible: Int32
+    owner: Int32
 
 
 def frontend(config: dict[str, Any]) -> QwenOmniFrontend:
@@ -81,14 +83,25 @@ def frontend(config: dict[str, Any]) -> QwenOmniFrontend:
     return QwenOmniFrontend.from_checkpoint(config, preprocessor(), WorldTokenizer())
 
 
-@lru_cache(maxsize=2)
-def layout(front: QwenOmniFrontend) -> Layout:
-    """The layout behind the app's own system prompt."""
+@lru_cache(maxsize=64)
+def layout(front: QwenOmniFrontend, size: tuple[int, int] = SQUARE) -> Layout:
+    """The layout behind the app's own system prompt, of frames that come out at ``size``.
+
+    Raises:
+        ValueError: no frame of that shape does.
+    """
     prefix, cursor = front.open(SYSTEM)
-    picture = np.zeros((FRAME, FRAME, 3), np.uint8)
+    # Frames come larger than they are wanted.
+    picture = np.zeros((size[0] * 4, size[1] * 4, 3), np.uint8)
     media = UnitMedia(0.0, 1.0, (picture,), np.zeros(spec.SAMPLE_RATE, np.float32))
     laid, after = front.unit(media, cursor)
     block = laid.block
+    grid = laid.vision[0].grid
+    found = tuple(side * front.spec.patch for side in grid[1:])
+    if found != size:
+        raise ValueError(
+            f"frames of {size} are taken as {found}, expected as they are: use one of shape.SIZES"
+        )
     return Layout(
         prefix.tokens,
         np.where(block.tokens == EMBEDDED, 0, block.tokens).astype(np.int32),
@@ -119,7 +132,10 @@ def arrange(laid: Layout, units: int, turns: Sequence[int] = (), turn: int = 0) 
             position, done = position + turn, done + turn
         ends.append(position)
         visible.append(done)
-    arrays = np.concatenate(order), np.concatenate(positions, 1), first, ends, visible
+    laid_out = np.concatenate(order)
+    inside = laid_out - prefix
+    owner = np.where((inside >= 0) & (inside < units * size), inside // size, units)
+    arrays = laid_out, np.concatenate(positions, 1), first, ends, visible, owner
     return Arrangement(*(np.asarray(array, np.int32) for array in arrays))
 
 

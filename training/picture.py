@@ -10,17 +10,18 @@ from streamworld import render_frames as world
 from streamworld import spec
 from training.bank import DeviceBank, Units, choice, constant, noise, seed_of, spread
 
-_SIDE = spec.FRAME
 _INKS = tuple(map(tuple, world.INKS.tolist()))
 
 
-def frames(units: Units, bank: DeviceBank, phase: float = 0.5) -> torch.Tensor:
-    """Grey levels ``float32[N, 112, 112, 3]``, whole numbers of 0 to 255."""
+def frames(
+    units: Units, bank: DeviceBank, phase: float = 0.5, size: world.Size = world.SQUARE
+) -> torch.Tensor:
+    """Grey levels ``float32[N, H, W, 3]``, whole numbers of 0 to 255."""
     look, shot, thing = units["look"], units["shot"], units["thing"].long()
     time = units["age"].float() + phase
     ink = _inks(look, thing)
-    ground = _grounds(units, bank, time, ink)
-    colour, alpha = _figures(units, bank, time, ink)
+    ground = _grounds(units, bank, time, ink, size)
+    colour, alpha = _figures(units, bank, time, ink, size)
     image = _blurred(torch.lerp(ground, colour, alpha[..., None]), look[:, world.BLUR])
     gain = spread(look[:, world.GAIN], 0.7, 1.2) * spread(shot[:, world.FLICKER], 0.96, 1.04)
     balance = spread(look[:, world.BALANCE : world.BALANCE + 3], 0.94, 1.06) * gain[:, None]
@@ -28,7 +29,7 @@ def frames(units: Units, bank: DeviceBank, phase: float = 0.5) -> torch.Tensor:
     image = image * balance[:, None, None] + offset[:, None, None, None]
     level = spread(look[:, world.GRAIN], -0.07, 0.07).clamp(min=0.004)
     seed = seed_of(shot[:, world.SEED], shot[:, world.SEED + 1])
-    grain = noise(seed, _SIDE * _SIDE * 3).view(image.shape)
+    grain = noise(seed, size[0] * size[1] * 3).view(image.shape)
     return ((image + level[:, None, None, None] * grain).clamp(0, 1) * 255).round()
 
 
@@ -53,7 +54,9 @@ def _inks(look: torch.Tensor, thing: torch.Tensor) -> torch.Tensor:
     return torch.where(_is_shape(thing)[:, None], table[colour] + spread(dice, -0.06, 0.06), free)
 
 
-def _grounds(units: Units, bank: DeviceBank, time: torch.Tensor, ink: torch.Tensor) -> torch.Tensor:
+def _grounds(
+    units: Units, bank: DeviceBank, time: torch.Tensor, ink: torch.Tensor, size: world.Size
+) -> torch.Tensor:
     look, thing = units["look"], units["thing"][:, None, None]
     dice = look[:, world.GROUND_A : world.GROUND_A + 6]
     pair = spread(dice, 0.03, 0.97).view(-1, 2, 3)
@@ -63,10 +66,12 @@ def _grounds(units: Units, bank: DeviceBank, time: torch.Tensor, ink: torch.Tens
     apart = pair * 0.45 + torch.where(light, 0.0, 0.55)
     digit = (thing >= spec.FIRST_DIGIT) & ~_is_clothing(thing)
     pair = torch.where(digit, apart, pair)
-    axis = (torch.arange(_SIDE, device=look.device) - 55.5) / 56
+    lines = [torch.arange(side, device=look.device) for side in size]
+    y, x = ((line - (line.numel() - 1) / 2) / (max(size) / 2) for line in lines)
+    y = y[:, None]
     turn = _wide(spread(look[:, world.DIRECTION], 0, 2 * math.pi))
     cos, sin = turn.cos(), turn.sin()
-    along, across = cos * axis + sin * axis[:, None], cos * axis[:, None] - sin * axis
+    along, across = cos * x + sin * y, cos * y - sin * x
     rate = _wide(spread(look[:, world.FREQUENCY], 2, 9))
     drift = time * spread(look[:, world.DRIFT], -1.2, 1.2)
     shift = _wide(spread(look[:, world.PHASE], 0, 6.28) + drift)
@@ -79,17 +84,16 @@ def _grounds(units: Units, bank: DeviceBank, time: torch.Tensor, ink: torch.Tens
     mix = torch.where(kind == 4, waves / 6 + 0.5, mix)
     ground = torch.lerp(pair[:, 0, None, None], pair[:, 1, None, None], mix[..., None])
     # A photograph slides to and fro below the thing.
-    room = bank.photos.shape[1] - _SIDE
-    step = (room / 2 * (1 + shift[:, 0, 0].sin())).round().long()
-    line = step[:, None] + torch.arange(_SIDE, device=look.device)
+    swing, side = 1 + shift[:, 0].sin(), bank.photos.shape[1]
+    rows, columns = (((side - line.numel()) / 2 * swing).round().long() + line for line in lines)
     photo = choice(look[:, world.PHOTO], len(bank.photos))
-    seen = bank.photos[_wide(photo), line[:, :, None], line[:, None, :]]
+    seen = bank.photos[_wide(photo), rows[:, :, None], columns[:, None, :]]
     mixed = ground * 0.5 + seen.float() * (0.5 / 255)
     return torch.where((kind == 5)[..., None], mixed, ground)
 
 
 def _figures(
-    units: Units, bank: DeviceBank, time: torch.Tensor, ink: torch.Tensor
+    units: Units, bank: DeviceBank, time: torch.Tensor, ink: torch.Tensor, size: world.Size
 ) -> tuple[torch.Tensor, torch.Tensor]:
     look, thing = units["look"], units["thing"].long()
     clothing, shape = _is_clothing(thing), _is_shape(thing)
@@ -97,12 +101,12 @@ def _figures(
     glyph = torch.where(clothing, 0, (thing - spec.FIRST_DIGIT + shapes).clamp(min=0))
     glyph = torch.where(shape, (thing - spec.FIRST_SHAPE) % shapes, glyph)
     garment = (thing - spec.FIRST_CLOTHING).clamp(min=0)
-    size = look[:, world.SIZE]
+    large = look[:, world.SIZE]
     grown = (1 + time * spread(look[:, world.GROWTH], -0.05, 0.05)).clamp(0.8, 1.2)
-    side = torch.where(clothing, spread(size, 72, 108), spread(size, 56, 108))
-    side = (side * grown).clamp(52, 110)
+    side = torch.where(clothing, spread(large, 72, 108), spread(large, 56, 108))
+    side = (side * grown).clamp(52, 110) * (min(size) / spec.FRAME)
     turn = spread(look[:, world.ANGLE], -0.2, 0.2) * torch.where(clothing, 0.5, 1.0)
-    u, v = _grid(units, time, side, turn)
+    u, v = _grid(units, time, side, turn, size)
     dice = look[:, world.PICTURE]
     drawn = bank.glyph_start[glyph] + choice(dice, bank.glyph_count[glyph])
     line = (_sampled(bank.glyphs, drawn, u, v) - 0.5) * 1.5 + 0.5
@@ -120,21 +124,20 @@ def _figures(
 
 
 def _grid(
-    units: Units, time: torch.Tensor, side: torch.Tensor, turn: torch.Tensor
+    units: Units, time: torch.Tensor, side: torch.Tensor, turn: torch.Tensor, size: world.Size
 ) -> tuple[torch.Tensor, torch.Tensor]:
     look, shot = units["look"], units["shot"]
-    room = ((_SIDE - side) / 2).clamp(min=0)
-    places = []
-    for centre, speed, shake in (
-        (world.CENTRE_X, world.SPEED_X, world.SHAKE_X),
-        (world.CENTRE_Y, world.SPEED_Y, world.SHAKE_Y),
-    ):
+    down = world.CENTRE_Y, world.SPEED_Y, world.SHAKE_Y
+    across = world.CENTRE_X, world.SPEED_X, world.SHAKE_X
+    lines = []
+    for length, (centre, speed, shake) in zip(size, (down, across), strict=True):
+        room = ((length - side) / 2).clamp(min=0)
         moved = spread(look[:, centre], -1, 1) * room + time * spread(look[:, speed], -7, 7)
         moved = torch.minimum(torch.maximum(moved, -room - 2), room + 2)
-        places.append(55.5 + moved + spread(shot[:, shake], -1.2, 1.2))
-    axis = torch.arange(_SIDE, device=look.device).float()
-    x = (axis[None, None, :] - _wide(places[0])) / _wide(side)
-    y = (axis[None, :, None] - _wide(places[1])) / _wide(side)
+        place = (length - 1) / 2 + moved + spread(shot[:, shake], -1.2, 1.2)
+        axis = torch.arange(length, device=look.device).float()
+        lines.append((axis - place[:, None]) / side[:, None])
+    y, x = lines[0][:, :, None], lines[1][:, None, :]
     cos, sin = _wide(turn.cos()), _wide(turn.sin())
     return x * cos + y * sin, y * cos - x * sin
 
@@ -164,7 +167,8 @@ def _blurred(image: torch.Tensor, dice: torch.Tensor) -> torch.Tensor:
     weight = torch.exp(-(tap**2) / (2 * sigma**2))
     weight = weight / weight.sum(1, keepdim=True)
     for axis in (1, 2):
-        first, last = image.narrow(axis, 0, 1), image.narrow(axis, _SIDE - 1, 1)
+        length = image.shape[axis]
+        first, last = image.narrow(axis, 0, 1), image.narrow(axis, length - 1, 1)
         wide = torch.cat([first, first, image, last, last], axis)
-        image = sum(wide.narrow(axis, t, _SIDE) * weight[:, t, None, None, None] for t in range(5))
+        image = sum(wide.narrow(axis, t, length) * weight[:, t, None, None, None] for t in range(5))
     return image

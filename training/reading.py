@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
+from omni_core.units import Int32
+from training.bank import constant
 from training.batch import Batch
 from training.labels import Labels
-from training.layout import Layout
+from training.layout import Layout, layout
 from training.rotary import text_angles
 from training.text import Reading
 from training.thinker import Thinker
@@ -46,20 +49,21 @@ class Reader:
 
     Args:
         thinker: the model.
-        laid: what streams are made of.
+        front: the checkpoint's, which lays streams out.
         labels: tokens that name things and sounds.
+
+    Attributes:
+        laid: what streams of square frames are made of.
     """
 
-    def __init__(self, thinker: Thinker, laid: Layout, labels: Labels) -> None:
-        device = labels.sounds.device
-        self.thinker, self.laid, self.labels = thinker, laid, labels
-        self.prefix = torch.from_numpy(laid.prefix).to(device)
-        self.unit = torch.from_numpy(laid.unit).to(device)
+    def __init__(self, thinker: Thinker, front: QwenOmniFrontend, labels: Labels) -> None:
+        self.thinker, self.labels, self._front = thinker, labels, front
+        self.laid = layout(front)
 
     def read(
         self, seen: torch.Tensor, heard: torch.Tensor, batch: Batch, probe: bool = False
     ) -> Outcome:
-        """Read units ``seen[N, 16, hidden]`` and ``heard[N, 25, hidden]``, and the questions."""
+        """Read units ``seen[N, rows, hidden]`` and ``heard[N, 25, hidden]``, and the questions."""
         embedded, reading = self.sequence(seen, heard, batch, probe)
         out, middle = self.thinker.model(embedded, reading, AFTER)
         logits = self.thinker.model.logits(out[:, reading.stream :]).float()
@@ -83,14 +87,15 @@ class Reader:
     ) -> tuple[torch.Tensor, Reading]:
         """Embeddings ``[S, T + B, hidden]`` and how they are read."""
         dtype = self.thinker.model.embed_tokens.weight.dtype
-        streams, laid, text = batch.ids.shape[0], self.laid, self.thinker.model.embed_tokens
-        given = text(self.unit).expand(seen.shape[0], -1, -1)
+        streams, laid, text = batch.ids.shape[0], self._laid(batch), self.thinker.model.embed_tokens
+        opening, unit = (_ids(ids, batch.ids.device) for ids in (laid.prefix, laid.unit))
+        given = text(unit).expand(seen.shape[0], -1, -1)
         parts, done = [], 0
         for span, rows in sorted(((laid.vision, seen), (laid.audio, heard)), key=_start):
             parts += [given[:, done : span.start], rows]
             done = span.stop
         units = torch.cat([*parts, given[:, done:]], 1).view(streams, -1, given.shape[2])
-        prefix = text(self.prefix).expand(streams, -1, -1)
+        prefix = text(opening).expand(streams, -1, -1)
         if batch.turns.shape[1]:
             stream = torch.cat([prefix, units, text(batch.turns)], 1)
             whole = torch.cat([stream.index_select(1, batch.order), text(batch.ids)], 1)
@@ -103,15 +108,20 @@ class Reader:
         stream = batch.positions[:, None].expand(-1, streams, -1)
         places = torch.cat([stream, line.expand(3, -1, -1)], 2)
         cos, sin = text_angles(places, self.thinker.config.text, dtype)
-        mask = self._mask(batch, batch.visible[after], dtype)
+        mask = self._mask(batch, after, dtype)
         total = batch.order.shape[0]
         return whole, Reading(cos, sin, total, mask, [], [] if probe else None)
 
-    def _mask(self, batch: Batch, visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """What each branch token sees: the stream up to its unit, and its own branch so far."""
+    def _laid(self, batch: Batch) -> Layout:
+        return layout(self._front, batch.size)
+
+    def _mask(self, batch: Batch, after: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What branch tokens see: what is left of the stream up to ``after``, their own branch."""
         streams, count = batch.ids.shape
         device, total = batch.ids.device, batch.order.shape[0]
-        past = torch.arange(total, device=device) < visible[:, :, None]
+        past = torch.arange(total, device=device) < batch.visible[after][:, :, None]
+        whole = batch.owner > (after - batch.recent[:, None])[:, :, None]
+        past &= whole | batch.kept[:, None]
         line = torch.arange(count, device=device)
         own = (batch.branch[:, :, None] == batch.branch[:, None]) & (line[:, None] >= line)
         # Fused attention wants rows that start at multiples of 16 bytes.
@@ -122,13 +132,18 @@ class Reader:
 
     def _names(self, out: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Cost of not naming what a unit shows and says, where its delimiters close it."""
-        heard = out.index_select(1, batch.first + self.laid.audio_end).flatten(0, 1)
-        seen = out.index_select(1, batch.first + self.laid.vision_end).flatten(0, 1)
+        laid = self._laid(batch)
+        heard = out.index_select(1, batch.first + laid.audio_end).flatten(0, 1)
+        seen = out.index_select(1, batch.first + laid.vision_end).flatten(0, 1)
         said = self.thinker.model.logits(heard).float()
         shown = self.thinker.model.logits(seen).float().log_softmax(-1)
         words = self.labels.things[batch.units["thing"].long()]
         sound = self.labels.sounds[batch.units["sound"].long()]
         return functional.cross_entropy(said, sound) - shown.gather(1, words).mean()
+
+
+def _ids(ids: Int32, device: torch.device) -> torch.Tensor:
+    return constant(tuple(ids.tolist()), device)
 
 
 def _start(pair: tuple[slice, torch.Tensor]) -> int:

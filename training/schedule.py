@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 WARM_UP = 100
-FLAT = 0.6
+FLAT = 0.5
 LOWEST = 0.03
 
 
@@ -23,7 +23,7 @@ class Length:
 
 
 def factor(step: int, progress: float) -> float:
-    """Warm-up over 100 steps, constant to 60 % of the phase, then half a cosine down to 0.03."""
+    """Warm-up over 100 steps, constant to half of the phase, then half a cosine down to 0.03."""
     warm = min(1.0, (step + 1) / WARM_UP)
     part = (progress - FLAT) / (1 - FLAT)
     if part <= 0:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 FRAME = 112
-"""Height and width of a frame in pixels."""
+"""Height and width of a square frame in pixels."""
+SQUARE = (FRAME, FRAME)
+SIZES = (SQUARE, (84, 112), (84, 140), (112, 84), (140, 84))
+"""Height and width of what frames of 1:1, 4:3, 16:9, 3:4 and 9:16 become."""
+PIXELS = FRAME * FRAME, FRAME * FRAME + FRAME
+"""Fewest and most pixels of a frame.
+
+Some more than a square's, as rounding takes a whole row of tokens from a side that falls short of
+it by little: 16:9 is 84 rows of 12,544 pixels just so, and 854x480 or 1366x768 not quite.
+"""
 MEL_BINS = 128
 
 
@@ -21,7 +30,7 @@ class Shape:
     kv_heads: int = 2
     mlp: int = 768
     mrope: tuple[int, int, int] = (8, 12, 12)
-    vision_depth: int = 4
+    vision_depth: int = 5
     vision_hidden: int = 192
     vision_heads: int = 6
     vision_mlp: int = 512
@@ -31,7 +40,7 @@ class Shape:
     audio_mlp: int = 768
 
 
-SMALL = Shape(2, 64, 4, 2, 96, (2, 3, 3), 1, 32, 2, 48, 1, 32, 2, 48)
+SMALL = Shape(2, 64, 4, 2, 96, (2, 3, 3), 2, 32, 2, 48, 1, 32, 2, 48)
 """A shape for tests on a CPU."""
 
 
@@ -61,7 +70,7 @@ def config(shape: Shape, ids: Mapping[str, int], vocabulary: int) -> dict[str, A
 
 
 def preprocessor() -> dict[str, Any]:
-    """``preprocessor_config.json``: square frames of any size come out at 112x112."""
+    """``preprocessor_config.json``: frames of usual shapes come out at one of ``SIZES``."""
     return {
         "processor_class": "Qwen2_5OmniProcessor",
         "feature_extractor_type": "WhisperFeatureExtractor",
@@ -72,13 +81,13 @@ def preprocessor() -> dict[str, Any]:
         "hop_length": 160,
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
         "image_std": [0.26862954, 0.26130258, 0.27577711],
-        "max_pixels": FRAME * FRAME,
+        "max_pixels": PIXELS[1],
         "merge_size": 2,
-        "min_pixels": FRAME * FRAME,
+        "min_pixels": PIXELS[0],
         "n_fft": 400,
         "n_samples": 4800000,
         "nb_max_frames": 30000,
-        "padding_side": "left",
+        "padding_side": "right",
         "padding_value": 0.0,
         "patch_size": 14,
         "return_attention_mask": True,
@@ -124,7 +133,8 @@ def _vision(shape: Shape) -> dict[str, Any]:
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "axial"},
         "spatial_merge_size": 2,
         "temporal_patch_size": 2,
-        "window_size": FRAME,
+        # Each of the frames is one window, whatever its shape.
+        "window_size": 2 * FRAME,
     }
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from training.batch import MIX, Plan
+from training.shape import SIZES, SQUARE
 
 GATE = 0.85
 """Share of right answers at which streams grow."""
-REPLAY = 0.25
-"""Share of steps on streams of an earlier length."""
+NEWEST, LATEST = (0.6, 0.2, 0.2), (0.12, 0.3, 0.58)
+"""Share of steps on the longest streams so far, on the ones before them, and on all shorter ones;
+and the same once there are no longer ones to come."""
 _KEPT = ("stage", "right", "seen")
-LONGEST = 0.25
-"""Share of steps on the longest streams once they are reached; else half as long."""
 TALKATIVE, TALK = 16, 0.3
 """Units from which streams may hold answered questions between units, and the share that do."""
+
+SHAPED, SHAPED_UNITS = 0.35, (4, 16, 64)
+"""Share of frames that are not square, in streams of these lengths."""
+_SHAPES = (0.35, 0.35, 0.15, 0.15)
+"""How often each of ``SIZES`` after the square."""
+THIN = 0.4
+"""Share of streams whose questions see little of old units."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +37,14 @@ class Stage:
 
 
 STAGES = (
-    Stage(2, 3, 0.08),
-    Stage(4, 4, 0.14),
-    Stage(8, 6, 0.20),
-    Stage(16, 10, 0.28),
-    Stage(32, 16, 0.36),
-    Stage(64, 32, 0.60),
-    Stage(128, 48, 1.01),
+    Stage(2, 3, 0.03),
+    Stage(4, 4, 0.06),
+    Stage(8, 6, 0.10),
+    Stage(16, 10, 0.16),
+    Stage(32, 16, 0.26),
+    Stage(64, 32, 0.50),
+    Stage(128, 48, 0.70),
+    Stage(256, 64, 1.01),
 )
 
 
@@ -59,16 +67,20 @@ class Curriculum:
     def plan(self, step: int, seed: int) -> Plan:
         """What step ``step`` is of."""
         draw = np.random.default_rng([seed, step, 5])
-        index = self.stage
-        last = len(self.stages) - 1
-        if 0 < index == last and draw.random() > LONGEST:
-            index -= 1
-        if index and draw.random() < REPLAY:
-            index = int(draw.integers(0, index))
+        index, last = self.stage, len(self.stages) - 1
+        shares = LATEST if index == last else NEWEST
+        back = int(draw.choice(3, p=shares))
+        if back == 2 and index > 1:
+            index = int(draw.integers(0, index - 1))
+        else:
+            index = max(0, index - back)
         chosen = self.stages[index]
         streams = max(1, self.rows // chosen.units)
-        turns = 2 if chosen.units >= TALKATIVE and draw.random() < TALK else 0
-        return Plan(chosen.units, streams, chosen.questions, mix=MIX, turns=turns)
+        size = shaped(draw, SHAPED) if chosen.units in SHAPED_UNITS else SQUARE
+        talk = chosen.units >= TALKATIVE and size == SQUARE and draw.random() < TALK
+        turns = 2 if talk else 0
+        base = Plan(chosen.units, streams, chosen.questions, mix=MIX, turns=turns)
+        return replace(base, size=size, thin=THIN)
 
     def note(self, units: int, right: float, progress: float) -> bool:
         """Take in a step's share of right answers; true where the streams now grow."""
@@ -92,3 +104,10 @@ class Curriculum:
         """Take up a :meth:`state`."""
         for name in _KEPT:
             setattr(self, name, state[name])
+
+
+def shaped(draw: np.random.Generator, share: float) -> tuple[int, int]:
+    """A size of frames: square but for ``share``."""
+    if draw.random() >= share:
+        return SQUARE
+    return SIZES[1 + int(draw.choice(len(_SHAPES), p=_SHAPES))]

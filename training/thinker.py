@@ -9,7 +9,6 @@ from torch import nn
 
 from omni_core.model_config import ThinkerConfig
 from training.audio import AudioTower
-from training.shape import FRAME
 from training.text import TextModel
 from training.vision import VisionTower
 
@@ -25,7 +24,7 @@ class Thinker(nn.Module):
     def __init__(self, config: ThinkerConfig) -> None:
         super().__init__()
         self.config = config
-        self.visual = VisionTower(config.vision, FRAME)
+        self.visual = VisionTower(config.vision)
         self.audio_tower = AudioTower(config.audio)
         self.model = TextModel(config.text)
 

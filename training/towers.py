@@ -8,9 +8,13 @@ from torch.nn import functional
 
 from streamworld import spec
 from training.bank import DeviceBank, Units
-from training.senses import encoded
+from training.senses import Senses
 from training.thinker import Thinker
 
+NAMED = ("form", "clothing", "colour", "sound")
+"""What shares of right names are of; forms are all things without their colours."""
+CLOTHING = 2.0
+"""What a wrong piece of clothing costs against another form."""
 _FORMS = 1 + len(spec.SHAPES) + len(spec.DIGITS) + len(spec.CLOTHES)
 
 
@@ -28,7 +32,7 @@ class Naming(nn.Module):
     def losses(
         self, seen: torch.Tensor, heard: torch.Tensor, units: Units
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss, and the share of right names ``float32[3]`` of forms, colours and sounds."""
+        """Loss, and the share of right names ``float32[4]``: as ``NAMED``."""
         thing, sound = units["thing"].long(), units["sound"].long()
         shape = (thing >= spec.FIRST_SHAPE) & (thing < spec.FIRST_DIGIT)
         place = (thing - spec.FIRST_SHAPE).clamp(min=0)
@@ -41,17 +45,23 @@ class Naming(nn.Module):
         sounds = self.sound(heard.mean(1)).float()
         shapes = shape.sum().clamp(min=1)
         ink = functional.cross_entropy(colours, colour, reduction="none")
-        loss = functional.cross_entropy(forms, form) + functional.cross_entropy(sounds, sound)
+        clothing = form > len(spec.SHAPES) + len(spec.DIGITS)
+        named = functional.cross_entropy(forms, form, reduction="none")
+        # Clothes are the hardest to tell apart.
+        named = (named * torch.where(clothing, CLOTHING, 1.0)).mean()
+        loss = named + functional.cross_entropy(sounds, sound)
         loss = loss + (ink * shape).sum() / shapes
         inked = ((colours.argmax(-1) == colour) & shape).sum() / shapes
-        hits = [(forms.argmax(-1) == form).float().mean(), inked]
+        known = forms.argmax(-1) == form
+        worn = (known & clothing).sum() / clothing.sum().clamp(min=1)
+        hits = [known.float().mean(), worn, inked]
         return loss, torch.stack([*hits, (sounds.argmax(-1) == sound).float().mean()])
 
 
 @torch.no_grad()
-def fold(thinker: Thinker, units: Units, bank: DeviceBank) -> None:
+def fold(thinker: Thinker, senses: Senses, units: Units, bank: DeviceBank) -> None:
     """Centre the towers' outputs and scale them to root mean square 1, inside their last layers."""
-    seen, heard = encoded(thinker, units, bank, None)
+    seen, heard = senses.encoded(units, bank)
     for rows, last in ((seen, thinker.visual.merger.mlp[2]), (heard, thinker.audio_tower.proj)):
         flat = rows.flatten(0, 1).float()
         mean = flat.mean(0)

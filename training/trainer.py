@@ -9,28 +9,32 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from training import pieces
 from training.bank import DeviceBank
-from training.batch import ROOM, TURN, Batch, Plan, make
+from training.batch import ROOM, TURN, Batch, Plan, make, world_frontend
 from training.feeder import Feeder
 from training.graph import Recorder, Step, Values
+from training.layout import layout
 from training.log import Log
 from training.model import Model
 from training.optimiser import Optimiser, Rates
 from training.packing import upload
 from training.schedule import Length, factor
-from training.senses import encoded
 from training.shape import Shape
-from training.stages import STAGES, Curriculum, Stage
-from training.towers import Naming, fold
+from training.stages import STAGES, Curriculum, Stage, shaped
+from training.towers import NAMED, Naming, fold
 from training.validate import measure
 
 MOST_SPREAD = 6.0
 """Standard deviation of attention logits above which a model no longer learns."""
 TOWERS_ALONE = 1.5
 """Of the learning rates, what the towers take while they learn alone."""
+SHAPED_ALONE = 0.15
+"""Share of steps on frames that are not square while the towers learn alone."""
+_TOWER_CHECKS = 10
 _NOTE = 25
 _TOLD = 100
 
@@ -118,23 +122,39 @@ class Trainer:
         self._optimiser.release()
         plan = Plan(8, max(1, self.settings.rows // 8), 1)
         units = make(plan, self._seed("fold", 0)).to(self.device).units
-        fold(self.model.thinker, units, self.bank)
+        fold(self.model.thinker, self.model.senses, units, self.bank)
         self._optimiser = Optimiser(self.model.thinker, self.dtype, self.settings.rates)
         self.phase, self.step, self.spent = "text", 0, 0.0
 
     def _towers(self) -> None:
-        plan = Plan(8, max(1, self.settings.rows // 8), 1, spoken=0.3)
+        base = Plan(8, max(1, self.settings.rows // 8), 1, spoken=0.3)
 
         def step(batch: Batch) -> Values:
-            seen, heard = encoded(self.model.thinker, batch.units, self.bank, batch.chance)
+            seen, heard = self.model.senses.encoded(
+                batch.units, self.bank, batch.chance, batch.size
+            )
             loss, right = self._naming.losses(seen, heard, batch.units)
             self._optimiser.zero()
             loss.backward()
             norm = self._optimiser.step()
-            form, colour, sound = right
-            return {"loss": loss, "norm": norm, "form": form, "colour": colour, "sound": sound}
+            return {"loss": loss, "norm": norm, **dict(zip(NAMED, right, strict=True))}
 
-        self._loop(self.settings.towers, lambda _: plan, step, self._tell)
+        def plan(step: int) -> Plan:
+            draw = np.random.default_rng([self.settings.seed, step, 6])
+            return replace(base, size=shaped(draw, SHAPED_ALONE))
+
+        self._loop(self.settings.towers, plan, step, self._tell)
+        self._check_towers(replace(base, split="validation"))
+
+    @torch.no_grad()
+    def _check_towers(self, plan: Plan) -> None:
+        found = []
+        for number in range(_TOWER_CHECKS):
+            units = make(plan, self._seed("check", number)).to(self.device).units
+            seen, heard = self.model.senses.encoded(units, self.check_bank)
+            found.append(self._naming.losses(seen, heard, units)[1])
+        means = torch.stack(found).mean(0).tolist()
+        self.log.write("validation of towers", **dict(zip(NAMED, means, strict=True)))
 
     def _text(self) -> None:
         def step(batch: Batch) -> Values:
@@ -210,7 +230,7 @@ class Trainer:
             self.check()
 
     def _tokens(self, plan: Plan) -> int:
-        laid = self.model.reader.laid
+        laid = layout(world_frontend(), plan.size)
         stream = laid.prefix.size + plan.units * laid.unit.size + plan.turns * TURN
         return plan.streams * (stream + plan.questions * ROOM)
 

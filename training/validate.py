@@ -37,11 +37,13 @@ def measure(model: Model, bank: DeviceBank, plan: Plan, seeds: Sequence[int]) ->
         right = outcome.right.cpu().numpy()
         for stream, slot in np.argwhere(made.asked):
             ask, lag = made.ask[stream, slot], made.lag[stream, slot]
-            for name in _names(int(ask), int(lag)):
+            spoken = ("spoken",) if made.heard[stream, slot] else ()
+            for name in (*_names(int(ask), int(lag)), *spoken):
                 tally[name][0] += int(right[stream, slot])
                 tally[name][1] += 1
     shares = {name: [hits / count, count] for name, (hits, count) in sorted(tally.items())}
-    return {"units": plan.units, "split": plan.split, "logit_std": spread, "right": shares}
+    told = {"units": plan.units, "size": list(plan.size), "recent": plan.recent}
+    return {**told, "split": plan.split, "logit_std": spread, "right": shares}
 
 
 def _names(ask: int, lag: int) -> tuple[str, ...]:
@@ -62,8 +64,13 @@ def interval(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def test_plans(rows: int, questions: int) -> list[Plan]:
-    """What the final table is made of: streams of 16, 64, 128 and 256 units of the test split."""
-    base = Plan(64, 1, questions, "test", spoken=0.1)
-    return [
+    """What the final table is made of: streams of 16, 64, 128 and 256 units of the test split.
+
+    Then of 64 units with frames of 4:3 and of 16:9, and with old units thinned to delimiters.
+    """
+    base = Plan(64, max(1, rows // 64), questions, "test", spoken=0.1)
+    plain = [
         replace(base, units=units, streams=max(1, rows // units)) for units in (16, 64, 128, 256)
     ]
+    shaped = [replace(base, size=size) for size in ((84, 112), (84, 140))]
+    return [*plain, *shaped, replace(base, recent=4)]

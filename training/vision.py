@@ -1,9 +1,11 @@
 """The vision tower for a batch of frames of one size. Module names are the checkpoint's.
 
-A frame of 112x112 pixels is one window of the tower, so every block attends to the whole frame.
+A frame is one window of the tower, so every block attends to the whole of it.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 from torch import nn
@@ -18,19 +20,30 @@ EPS = 1e-6
 class VisionTower(nn.Module):
     """Frames as patches to embeddings; gives ``[frames, tokens, out]``."""
 
-    def __init__(self, config: VisionConfig, side: int) -> None:
+    def __init__(self, config: VisionConfig) -> None:
         super().__init__()
+        self.config = config
         self.patch_embed = _PatchEmbed(config)
         self.blocks = nn.ModuleList([_Block(config) for _ in range(config.depth)])
         self.merger = _Merger(config)
-        cos, sin = _angles(config, side // config.patch)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, patches: torch.Tensor) -> torch.Tensor:
-        """``[frames, patches, 3 * patch * patch]`` of still frames, in the order of tokens."""
+    def forward(self, patches: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        """``[frames, patches, 3 * patch * patch]`` of still frames, in the order of tokens.
+
+        ``size`` is their height and width in pixels.
+        """
+        return self.look(patches, *self.angles(size, patches))
+
+    def angles(
+        self, size: tuple[int, int], like: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine of frames of ``size``, of the dtype and on the device of ``like``."""
+        cos, sin = _angles(self.config, size, like.device)
+        return cos.to(like.dtype), sin.to(like.dtype)
+
+    def look(self, patches: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """:meth:`forward` with the angles given."""
         x = self.patch_embed(patches)
-        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.merger(x)
@@ -101,13 +114,19 @@ class _Merger(nn.Module):
         return self.mlp(self.ln_q(x).unflatten(1, (-1, self.patches)).flatten(2))
 
 
-def _angles(config: VisionConfig, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine ``[patches, 1, head_dim]``: half of the angles by row, half by column."""
+@cache
+def _angles(
+    config: VisionConfig, size: tuple[int, int], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine ``[patches, 1, head_dim]``: half of the angles by row, half by column.
+
+    Made once and kept: a copy to the device would end the capture of a graph.
+    """
     merge, half = config.merge, config.hidden // config.heads // 2
-    line = torch.arange(side)
-    grid = torch.stack(torch.meshgrid(line, line, indexing="ij"))
+    lines = (torch.arange(side // config.patch) for side in size)
+    grid = torch.stack(torch.meshgrid(*lines, indexing="ij"))
     blocks = grid.unflatten(1, (-1, merge)).unflatten(3, (-1, merge))
     places = blocks.permute(0, 1, 3, 2, 4).flatten(1)
     rates = config.rope_theta ** -(torch.arange(0, half, 2) / half)
     angles = torch.cat([places[0, :, None] * rates, places[1, :, None] * rates], 1).repeat(1, 2)
-    return angles.cos()[:, None], angles.sin()[:, None]
+    return angles.cos()[:, None].to(device), angles.sin()[:, None].to(device)

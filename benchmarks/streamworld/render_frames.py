@@ -28,26 +28,41 @@ INKS = np.float32(
 )
 """What the eight colours' names mean, ``float32[8, 3]``."""
 
+Size = tuple[int, int]
+"""Height and width of a frame in pixels."""
+SQUARE = (spec.FRAME, spec.FRAME)
 _CHUNK = 64
 
 
-def frames(units: Units, bank: Bank, phase: float = 0.5) -> npt.NDArray[np.uint8]:
-    """``uint8[N, 112, 112, 3]``: each unit's picture at ``phase`` (0 to 1) of its second."""
-    size = len(units)
-    made = np.empty((size, spec.FRAME, spec.FRAME, 3), np.uint8)
-    for start in range(0, size, _CHUNK):
+def frames(
+    units: Units, bank: Bank, phase: float = 0.5, size: Size = SQUARE
+) -> npt.NDArray[np.uint8]:
+    """``uint8[N, H, W, 3]``: each unit's picture at ``phase`` (0 to 1) of its second.
+
+    A thing is as large beside the shorter side as in a square frame, and roams over the longer one.
+
+    Raises:
+        ValueError: the bank's photographs do not cover a frame of ``size``.
+    """
+    if max(size) > bank.photos.shape[1]:
+        raise ValueError(
+            f"frames of {size[1]}x{size[0]} pixels, expected at most the {bank.photos.shape[1]} a "
+            "side of the bank's photographs: ask for smaller ones"
+        )
+    made = np.empty((len(units), *size, 3), np.uint8)
+    for start in range(0, len(units), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        made[rows] = _frames(units[rows], bank, phase)
+        made[rows] = _frames(units[rows], bank, phase, size)
     return made
 
 
-def _frames(units: Units, bank: Bank, phase: float) -> npt.NDArray[np.uint8]:
+def _frames(units: Units, bank: Bank, phase: float, size: Size) -> npt.NDArray[np.uint8]:
     look, thing = units.look, units.thing.astype(np.int64)
     # Seconds since the scene began.
     time = units.age.astype(np.float32) + np.float32(phase)
     ink = _inks(look, thing)
-    ground = _grounds(units, bank, time, ink)
-    colour, alpha = _figures(units, bank, time, ink)
+    ground = _grounds(units, bank, time, ink, size)
+    colour, alpha = _figures(units, bank, time, ink, size)
     image = ground + (colour - ground) * alpha[..., None]
     image = _blurred(image, look[:, BLUR])
     flicker = spread(units.shot[:, FLICKER], 0.96, 1.04)
@@ -58,7 +73,7 @@ def _frames(units: Units, bank: Bank, phase: float) -> npt.NDArray[np.uint8]:
     )
     # Half of the scenes have hardly any grain.
     level = np.maximum(0.004, spread(look[:, GRAIN], -0.07, 0.07))
-    grain = noise(seed_of(units.shot[:, SEED], units.shot[:, SEED + 1]), spec.FRAME**2 * 3)
+    grain = noise(seed_of(units.shot[:, SEED], units.shot[:, SEED + 1]), size[0] * size[1] * 3)
     image = image + level[:, None, None, None] * grain.reshape(image.shape)
     return np.round(np.clip(image, 0, 1) * 255).astype(np.uint8)
 
@@ -82,8 +97,8 @@ def _inks(look: Any, thing: Any) -> Floats:
     return np.where(is_kind(thing, "shape")[:, None], named, free)
 
 
-def _grounds(units: Units, bank: Bank, time: Floats, ink: Floats) -> Floats:
-    """Backgrounds ``float32[N, 112, 112, 3]`` that differ from the ink."""
+def _grounds(units: Units, bank: Bank, time: Floats, ink: Floats, size: Size) -> Floats:
+    """Backgrounds ``float32[N, H, W, 3]`` that differ from the ink."""
     look = units.look
     pair = spread(look[:, GROUND_A : GROUND_A + 6], 0.03, 0.97).reshape(-1, 2, 3)
     near = np.abs(pair - ink[:, None]).mean(axis=2, keepdims=True) < 0.28
@@ -92,10 +107,11 @@ def _grounds(units: Units, bank: Bank, time: Floats, ink: Floats) -> Floats:
     light = ink.mean(axis=1)[:, None, None] > 0.5
     apart = pair * np.float32(0.45) + np.where(light, np.float32(0), np.float32(0.55))
     pair = np.where(is_kind(units.thing, "digit")[:, None, None], apart, pair)
-    axis = (np.arange(spec.FRAME, dtype=np.float32) - 55.5) / 56
+    y, x = ((np.arange(side, dtype=np.float32) - (side - 1) / 2) / (max(size) / 2) for side in size)
+    y = y[:, None]
     turn = spread(look[:, DIRECTION], 0, 2 * np.pi)[:, None, None]
-    along = np.cos(turn) * axis + np.sin(turn) * axis[:, None]
-    across = np.cos(turn) * axis[:, None] - np.sin(turn) * axis
+    along = np.cos(turn) * x + np.sin(turn) * y
+    across = np.cos(turn) * y - np.sin(turn) * x
     rate = spread(look[:, FREQUENCY], 2, 9)[:, None, None]
     shift = spread(look[:, PHASE], 0, 6.28) + time * spread(look[:, DRIFT], -1.2, 1.2)
     shift = shift[:, None, None]
@@ -115,18 +131,21 @@ def _grounds(units: Units, bank: Bank, time: Floats, ink: Floats) -> Floats:
     ground = pair[:, None, None, 0] + (pair[:, None, None, 1] - pair[:, None, None, 0]) * mix
     photo = np.flatnonzero(kind == len(mixes) - 1)
     if photo.size:
-        room = bank.photos.shape[1] - spec.FRAME
         # A photograph slides to and fro below the thing.
-        step = np.round(room / 2 * (1 + np.sin(shift[photo, 0, 0]))).astype(np.int64)
-        for row, place in zip(photo, step, strict=True):
+        swing = 1 + np.sin(shift[photo, 0, 0])
+        room = bank.photos.shape[1] - np.asarray(size)
+        step = np.round(room.astype(np.float32) / 2 * swing[:, None]).astype(np.int64)
+        for row, (top, left) in zip(photo, step, strict=True):
             pixels = bank.photos[choice(look[row, PHOTO], len(bank.photos))]
-            seen = pixels[place : place + spec.FRAME, place : place + spec.FRAME]
+            seen = pixels[top : top + size[0], left : left + size[1]]
             ground[row] = ground[row] * np.float32(0.5) + seen * np.float32(0.5 / 255)
     return ground
 
 
-def _figures(units: Units, bank: Bank, time: Floats, ink: Floats) -> tuple[Floats, Floats]:
-    """Colour ``[N, 112, 112, 3]`` and opacity ``[N, 112, 112]`` of the things."""
+def _figures(
+    units: Units, bank: Bank, time: Floats, ink: Floats, size: Size
+) -> tuple[Floats, Floats]:
+    """Colour ``[N, H, W, 3]`` and opacity ``[N, H, W]`` of the things."""
     look, thing = units.look, units.thing.astype(np.int64)
     clothing = is_kind(thing, "clothing")
     glyph = np.where(is_kind(thing, "digit"), thing - spec.FIRST_DIGIT + len(spec.SHAPES), 0)
@@ -135,9 +154,9 @@ def _figures(units: Units, bank: Bank, time: Floats, ink: Floats) -> tuple[Float
     garment = np.where(clothing, thing - spec.FIRST_CLOTHING, 0)
     grown = np.clip(1 + time * spread(look[:, GROWTH], -0.05, 0.05), 0.8, 1.2)
     side = np.where(clothing, spread(look[:, SIZE], 72, 108), spread(look[:, SIZE], 56, 108))
-    side = np.clip(side * grown, 52, 110)
+    side = np.clip(side * grown, 52, 110) * np.float32(min(size) / spec.FRAME)
     turn = spread(look[:, ANGLE], -0.2, 0.2) * np.where(clothing, np.float32(0.5), np.float32(1))
-    u, v = _grid(units, time, side, turn)
+    u, v = _grid(units, time, side, turn, size)
     mirror = np.where(clothing & (look[:, MIRROR] >= 32768), np.float32(-1), np.float32(1))
     picked = bank.glyph_start[glyph] + choice(look[:, PICTURE], bank.glyph_count[glyph])
     alpha = _sampled(bank.glyphs, picked, u, v)
@@ -158,18 +177,20 @@ def _figures(units: Units, bank: Bank, time: Floats, ink: Floats) -> tuple[Float
     return colour, alpha
 
 
-def _grid(units: Units, time: Floats, side: Floats, turn: Floats) -> tuple[Floats, Floats]:
+def _grid(
+    units: Units, time: Floats, side: Floats, turn: Floats, size: Size
+) -> tuple[Floats, Floats]:
     """Where each pixel falls on the thing, whose own square is -0.5 to 0.5."""
     look, shot = units.look, units.shot
-    room = np.maximum(0, (spec.FRAME - side) / 2)
-    places = []
-    for centre, speed, shake in ((CENTRE_X, SPEED_X, SHAKE_X), (CENTRE_Y, SPEED_Y, SHAKE_Y)):
+    down, across = (CENTRE_Y, SPEED_Y, SHAKE_Y), (CENTRE_X, SPEED_X, SHAKE_X)
+    lines = []
+    for length, (centre, speed, shake) in zip(size, (down, across), strict=True):
+        room = np.maximum(0, (length - side) / 2)
         moved = spread(look[:, centre], -1, 1) * room + time * spread(look[:, speed], -7, 7)
         jitter = spread(shot[:, shake], -1.2, 1.2)
-        places.append(55.5 + np.clip(moved, -room - 2, room + 2) + jitter)
-    axis = np.arange(spec.FRAME, dtype=np.float32)
-    x = (axis[None, None, :] - places[0][:, None, None]) / side[:, None, None]
-    y = (axis[None, :, None] - places[1][:, None, None]) / side[:, None, None]
+        place = (length - 1) / 2 + np.clip(moved, -room - 2, room + 2) + jitter
+        lines.append((np.arange(length, dtype=np.float32) - place[:, None]) / side[:, None])
+    y, x = lines[0][:, :, None], lines[1][:, None, :]
     cos, sin = np.cos(turn)[:, None, None], np.sin(turn)[:, None, None]
     return x * cos + y * sin, y * cos - x * sin
 
@@ -205,7 +226,7 @@ def _blurred(image: Floats, dice: Any) -> Floats:
         index = [slice(None)] * 4
         total = np.zeros_like(image)
         for tap in range(5):
-            index[axis] = slice(tap, tap + spec.FRAME)
+            index[axis] = slice(tap, tap + image.shape[axis])
             total += wide[tuple(index)] * weight[:, tap, None, None, None]
         image = total
     return image

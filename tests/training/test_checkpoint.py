@@ -13,15 +13,19 @@ import torch
 
 from omni_core.checkpoints import open_checkpoint
 from omni_core.frontend.base import UnitMedia
+from omni_core.frontend.images import resize
 from omni_core.model_config import thinker_config
 from omni_core.session import Model as Loaded
 from omni_core.session import Session
 from streamworld import tokens
 from training.batch import Batch, Plan, make, world_frontend
 from training.export import save
+from training.media import log_mel, patches
 from training.model import Model
 from training.picture import frames
-from training.shape import SMALL
+from training.reading import Outcome
+from training.senses import SPEC
+from training.shape import SMALL, SQUARE
 from training.sound import sounds
 
 UNITS = 3
@@ -44,19 +48,35 @@ def halved(model: Any) -> Any:
     return copy
 
 
-@pytest.fixture(scope="module")
-def batch() -> Batch:
-    return make(Plan(UNITS, 2, 4, "test", spoken=0.0), 3).to(torch.device("cpu"))
+@pytest.fixture(scope="module", params=[SQUARE, (84, 140)], ids=["1:1", "16:9"])
+def batch(request: pytest.FixtureRequest) -> Batch:
+    plan = Plan(UNITS, 2, 4, "test", spoken=0.0, size=request.param)
+    return make(plan, 3).to(torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
 def media(batch: Batch, bank: Any) -> list[list[UnitMedia]]:
-    """Both streams' units as the app would take them in."""
-    seen = frames(batch.units, bank).numpy().astype(np.uint8).reshape(2, UNITS, 112, 112, 3)
+    """Both streams' units as the app would take them in: larger than the model does."""
+    height, width = batch.size
+    seen = frames(batch.units, bank, size=batch.size).numpy().astype(np.uint8)
+    seen = seen.repeat(3, axis=1).repeat(3, axis=2)
+    seen = seen.reshape(2, UNITS, 3 * height, 3 * width, 3)
     heard = sounds(batch.units, bank).numpy().reshape(2, UNITS, -1)
     return [
         [UnitMedia(u, u + 1, (seen[s, u],), heard[s, u]) for u in range(UNITS)] for s in range(2)
     ]
+
+
+@pytest.fixture(scope="module")
+def outcome(halved: Any, batch: Batch, media: Any) -> Outcome:
+    """What training makes of the units."""
+    units = [unit for stream in media for unit in stream]
+    seen = torch.from_numpy(np.stack([resize(unit.frames[0], *batch.size) for unit in units]))
+    heard = torch.from_numpy(np.stack([unit.audio for unit in units]))
+    thinker = halved.thinker
+    with torch.no_grad():
+        rows = thinker.visual(patches(seen, SPEC, torch.float32), batch.size)
+        return halved.reader.read(rows, thinker.audio_tower(log_mel(heard, 128)), batch)
 
 
 def _branch(batch: Batch, stream: int, slot: int) -> torch.Tensor:
@@ -64,16 +84,15 @@ def _branch(batch: Batch, stream: int, slot: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def test_logits_are_transformers(folder: Path, halved: Any, batch: Batch, bank: Any) -> None:
+def test_logits_are_transformers(folder: Path, batch: Batch, media: Any, outcome: Outcome) -> None:
     transformers = pytest.importorskip("transformers")
     thinker = transformers.Qwen2_5OmniThinkerForConditionalGeneration
     loaded, notes = thinker.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     assert not any(notes.values()), notes
-    outcome = halved.read(batch, bank, learn=False)
     front = world_frontend()
     for stream, slot in np.argwhere(batch.asked.numpy()):
         here = _branch(batch, stream, slot)
-        ids, positions, rows, prepared = _inputs(front, batch, stream, slot, bank)
+        ids, positions, rows, prepared = _inputs(front, batch, stream, slot, media)
         seen = [_seen(loaded, given) for given in prepared[0]]
         heard = [_heard(loaded, mel) for mel in prepared[1]]
         embedded = loaded.get_input_embeddings()(torch.from_numpy(np.maximum(ids, 0)))
@@ -87,17 +106,14 @@ def test_logits_are_transformers(folder: Path, halved: Any, batch: Batch, bank: 
         assert (found - expected).norm() / expected.norm() < 1e-4
 
 
-def _inputs(front: Any, batch: Batch, stream: int, slot: int, bank: Any) -> Any:
+def _inputs(front: Any, batch: Batch, stream: int, slot: int, media: Any) -> Any:
     """Tokens of a stream and one of its branches as the frontend lays them out."""
     from omni_core.session import SYSTEM
 
-    seen = frames(batch.units, bank).numpy().astype(np.uint8).reshape(2, UNITS, 112, 112, 3)
-    heard = sounds(batch.units, bank).numpy().reshape(2, UNITS, -1)
     block, cursor = front.open(SYSTEM)
     ids, positions, vision, audio, spans = [block.tokens], [block.positions], [], [], []
     for unit in range(int(batch.unit[stream, slot]) + 1):
-        media = UnitMedia(unit, unit + 1, (seen[stream, unit],), heard[stream, unit])
-        laid, cursor = front.unit(media, cursor)
+        laid, cursor = front.unit(media[stream][unit], cursor)
         spans.append((sum(map(len, ids)), laid.block.rows))
         ids.append(laid.block.tokens)
         positions.append(laid.block.positions)
@@ -134,15 +150,14 @@ def _part(loaded: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_both_twins_give_the_likeliest_first_token(
-    twin: str, folder: Path, halved: Any, batch: Batch, bank: Any, media: Any
+    twin: str, folder: Path, batch: Batch, media: Any, outcome: Outcome
 ) -> None:
     if importlib.util.find_spec(TWINS[twin]) is None:
         pytest.skip("MLX is not installed" if twin == "mlx" else "torch is not installed")
     backend = importlib.import_module(f"omni_{twin}")
     checkpoint = open_checkpoint(folder)
     config, front = thinker_config(checkpoint.config), world_frontend()
-    with torch.no_grad():
-        likeliest = halved.read(batch, bank, learn=False).logits.argmax(-1)
+    likeliest = outcome.logits.argmax(-1)
     compared = 0
     for stream in range(2):
         loaded = backend.load(checkpoint, device="cpu", weights="f32")
@@ -162,6 +177,16 @@ def test_both_twins_give_the_likeliest_first_token(
                 assert session.ask(question, max_tokens=1, branch=True) == expected
                 compared += 1
     assert compared == int(batch.asked.sum())
+
+
+def test_a_batch_is_rendered_at_its_own_size(halved: Any, batch: Batch, bank: Any) -> None:
+    with torch.no_grad():
+        found = halved.read(batch, bank, learn=False)
+        seen = patches(frames(batch.units, bank, size=batch.size), SPEC, torch.float32)
+        mel = log_mel(sounds(batch.units, bank), 128)
+        rows = halved.thinker.visual(seen, batch.size), halved.thinker.audio_tower(mel)
+        expected = halved.reader.read(*rows, batch)
+    assert torch.equal(found.logits, expected.logits)
 
 
 def test_the_folder_says_that_it_is_trained(folder: Path) -> None:

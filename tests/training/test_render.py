@@ -11,6 +11,7 @@ import torch
 
 from streamworld import render, script, spec
 from training.picture import frames
+from training.shape import SIZES
 from training.sound import sounds
 
 
@@ -31,11 +32,13 @@ def on_device(units: script.Units) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.mark.parametrize("size", SIZES)
 def test_frames_differ_by_at_most_one_grey_level(
-    units: script.Units, on_device: Any, world: Any, bank: Any
+    units: script.Units, on_device: Any, world: Any, bank: Any, size: tuple[int, int]
 ) -> None:
-    expected = render.frames(units, world).astype(int)
-    found = frames(on_device, bank).numpy().astype(int)
+    expected = render.frames(units, world, size=size).astype(int)
+    found = frames(on_device, bank, size=size).numpy().astype(int)
+    assert found.shape == (len(units), *size, 3)
     assert np.abs(found - expected).max() <= 1
     assert (found != expected).mean() < 1e-3
 

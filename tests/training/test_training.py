@@ -19,7 +19,7 @@ from training.log import Log, read
 from training.model import Model
 from training.optimiser import Optimiser, Rates, orthogonal
 from training.schedule import Length
-from training.shape import SMALL
+from training.shape import SIZES, SMALL, SQUARE
 from training.stages import STAGES, Curriculum
 from training.towers import fold
 from training.trainer import Settings, Stopped, Trainer
@@ -76,18 +76,17 @@ def test_a_few_steps_lower_the_loss(tmp_path: Path, bank: Any) -> None:
     trainer = _trainer(tmp_path, bank, rows=16, towers=Length(60))
     trainer._towers()
     losses = [line["loss"] for line in read(tmp_path) if line["event"] == "towers"]
-    assert losses[-1] < 8.75, losses
+    assert losses[-1] < 9.35, losses
 
 
 def test_folded_towers_are_centred_and_of_size_one(bank: Any) -> None:
     from training.batch import Plan, make
-    from training.senses import encoded
 
     model = Model.build(SMALL, torch.device("cpu"), 3)
     units = make(Plan(8, 4, 1), 1).to(torch.device("cpu")).units
-    fold(model.thinker, units, bank)
+    fold(model.thinker, model.senses, units, bank)
     with torch.no_grad():
-        for rows in encoded(model.thinker, units, bank, None):
+        for rows in model.senses.encoded(units, bank):
             assert rows.mean((0, 1)).abs().max() < 1e-4
             assert rows.square().mean().sqrt().item() == pytest.approx(1, abs=1e-3)
 
@@ -112,9 +111,9 @@ def test_rates_rise_stay_and_fall() -> None:
     length = Length(1000)
     rates = [schedule.factor(step, length.progress(step, 0.0)) for step in range(1001)]
     assert rates[0] < 0.02
-    assert rates[100] == rates[600] == 1
+    assert rates[100] == rates[500] == 1
     assert rates[1000] == pytest.approx(schedule.LOWEST)
-    assert all(np.diff(rates[600:]) <= 0)
+    assert all(np.diff(rates[500:]) <= 0)
     assert Length(1000, 2.0).progress(10, 60.0) == 0.5
 
 
@@ -131,6 +130,8 @@ def test_streams_grow_when_they_are_understood_or_when_it_is_time() -> None:
     assert {plan.units for plan in plans} == {stage.units for stage in STAGES}
     assert all(plan.units * plan.streams == 768 for plan in plans)
     assert any(plan.turns for plan in plans)
+    assert {plan.size for plan in plans if plan.units == 64} == set(SIZES)
+    assert {plan.size for plan in plans if plan.units == 128} == {SQUARE}
 
 
 def test_smoke(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def preprocessor() -> dict[str, Any]:
         "n_fft": 400,
         "n_samples": 4800000,
         "nb_max_frames": 30000,
-        "padding_side": "left",
+        "padding_side": "right",
         "padding_value": 0.0,
         "patch_size": PATCH,
         "return_attention_mask": True,

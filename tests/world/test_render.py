@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +13,17 @@ import pytest
 from streamworld import render, script, spec
 from streamworld.banks import Bank
 from streamworld.dice import hashed, noise
-from streamworld.render_frames import INKS, SIZE
+from streamworld.render_frames import (
+    ANGLE,
+    BLUR,
+    CENTRE_X,
+    CENTRE_Y,
+    GROUND,
+    GROUND_B,
+    INK,
+    INKS,
+    SIZE,
+)
 from tests.world.conftest import CLIP_HERTZ
 
 
@@ -34,6 +47,60 @@ def test_shapes_and_types(bank: Bank) -> None:
     assert (frames.shape, frames.dtype) == ((3, 112, 112, 3), np.uint8)
     assert (sounds.shape, sounds.dtype) == ((3, 16_000), np.float32)
     assert np.abs(sounds).max() <= 1
+
+
+def test_a_square_frame_is_what_it_has_always_been(bank: Bank) -> None:
+    units = script.write(12, 1, 24, "train", dwell=1.0).flat()
+    made = render.frames(units, bank, 0.3)
+    assert hashlib.sha256(made.tobytes()).hexdigest()[:16] == "158f056695dcb0ad"
+
+
+@pytest.mark.parametrize("size", [(84, 112), (84, 140), (112, 84), (140, 84)])
+def test_a_thing_fits_the_shorter_side_and_roams_over_the_longer(
+    bank: Bank, size: tuple[int, int]
+) -> None:
+    white = spec.COLOURS.index("white")
+    units = units_of(spec.shape(white, 1), count=48)
+    units.look[:, SIZE], units.look[:, ANGLE] = 65_535, 32_768
+    # Sharp, on plain black.
+    units.look[:, BLUR], units.look[:, GROUND : GROUND_B + 3] = 32_768, 0
+    units.look[:, INK : INK + 3] = 65_535
+    units.look[:, CENTRE_X] = units.look[:, CENTRE_Y] = np.linspace(0, 65_535, 48)
+    frames = render.frames(units, bank, size=size).astype(int)
+    empty = render.frames(replace(units, thing=np.zeros(48, np.uint8)), bank, size=size)
+    shown = np.abs(frames - empty).max(axis=3) > 20
+    assert shown.mean(axis=(1, 2)).min() > 0.3
+    long = int(np.argmax(size))
+    across = shown.any(axis=2 - long)
+    first = across.argmax(axis=1)
+    last = size[long] - 1 - across[:, ::-1].argmax(axis=1)
+    # The bank's glyphs fill 42 of 48 parts of a thing's side.
+    side = 108 * min(size) / 112 * 42 / 48
+    assert np.abs(last - first + 1 - side).max() < 0.12 * side
+    assert first.min() < 12
+    assert last.max() > size[long] - 12
+
+
+def test_a_frame_larger_than_the_photographs_is_refused(bank: Bank) -> None:
+    with pytest.raises(ValueError, match="168x56 pixels, expected at most the 144 a side"):
+        render.frames(units_of(count=1), bank, size=(56, 168))
+
+
+def test_a_clip_has_the_shape_that_is_asked_for(bank: Bank, tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    made, path = script.write(3, 1, 2, "test"), tmp_path / "wide.mp4"
+    clips = importlib.import_module("streamworld.clips")
+    clips.write(path, made, 0, bank, size=(84, 112), pixels=(480, 640))
+    with av.open(str(path)) as file:
+        seen = np.stack([frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)])
+    assert seen.shape == (10, 480, 640, 3)
+    want = render.frames(made.flat(), bank, 0.5, (84, 112)).astype(float)
+    # The middle of each pixel that was repeated.
+    rows, columns = (np.arange(n) * 40 // 7 + 3 for n in (84, 112))
+    assert np.abs(seen[2::5, rows[:, None], columns] - want).mean() < 12
+    clips.write(path, made, 0, bank, size=(140, 84))
+    with av.open(str(path)) as file:
+        assert (file.streams.video[0].height, file.streams.video[0].width) == (420, 252)
 
 
 @pytest.mark.parametrize("colour", range(len(spec.COLOURS)))
