@@ -51,12 +51,12 @@ def usable_stream(container: Any, kind: str) -> Any:
 
 
 def pictures(path: Path, origin: float, warn: Warn) -> Iterator[Picture]:
-    """Frames, upright, at seconds counted from the container's time ``origin``.
+    """Frames, upright and of square pixels, at seconds from the container's time ``origin``.
 
     Raises:
         MediaError: timestamps that leap by over an hour.
     """
-    last, length = -1.0, 0.04
+    last, length, stretch = -1.0, 0.04, _pixel_shape(path)
     for frame in _decoded(path, "video", warn):
         if frame.duration and frame.time_base:
             length = float(frame.duration * frame.time_base)
@@ -65,8 +65,17 @@ def pictures(path: Path, origin: float, warn: Warn) -> Iterator[Picture]:
             continue
         _check_leap(path, "picture", last, time)
         last = time
-        rgb = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+        image = frame.to_ndarray(format="rgb24", width=round(frame.width * stretch))
+        rgb = np.rot90(image, round(frame.rotation / 90))
         yield Picture(time, np.ascontiguousarray(rgb), length)
+
+
+def _pixel_shape(path: Path) -> float:
+    """Width of the picture's pixels over their height, as DVDs and some cameras have it other."""
+    with open_container(path) as container:
+        ratio = usable_stream(container, "video").sample_aspect_ratio
+    # What lies beyond is no camera's, but a damaged header.
+    return float(ratio) if ratio and 0.25 <= ratio <= 4 else 1.0
 
 
 def sounds(path: Path, origin: float, end: float | None, warn: Warn) -> Iterator[Sound]:
