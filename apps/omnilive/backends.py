@@ -53,10 +53,12 @@ def check(name: str, device: str, weights: str) -> None:
         devices.choose_weights(weights, place)
 
 
-def load_backend(name: str, checkpoint: Checkpoint, device: str, weights: str) -> Backend:
-    """Load a checkpoint's weights on a backend."""
+def load_backend(
+    name: str, checkpoint: Checkpoint, device: str, weights: str, streams: int = 1
+) -> Backend:
+    """Load a checkpoint's weights on a backend, for steps of so many streams of one layout."""
     twin = import_module(f"omni_{name}")
-    backend: Backend = twin.load(checkpoint, device=device, weights=weights)
+    backend: Backend = twin.load(checkpoint, device=device, weights=weights, streams=streams)
     return backend
 
 
@@ -64,9 +66,14 @@ def expected_element(name: str, device: str, weights: str) -> int:
     """Bytes that a key or value number will take, as far as can be told before loading."""
     if weights in ("f32", "bf16"):
         return 4 if weights == "f32" else 2
+    return 4 if on_cpu(name, device) else 2
+
+
+def on_cpu(name: str, device: str) -> bool:
+    """Whether a device is the CPU, as far as can be told before loading."""
     if device == "auto":
-        return 2 if (_mlx_gpu() if name == "mlx" else _nvidia_gpu()) else 4
-    return 4 if device == "cpu" else 2
+        return not (_mlx_gpu() if name == "mlx" else _nvidia_gpu())
+    return device == "cpu"
 
 
 def _mlx_gpu() -> bool:

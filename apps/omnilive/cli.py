@@ -149,13 +149,42 @@ def _calibrate_retention(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _eval_streamworld(arguments: argparse.Namespace) -> int:
+    from omnilive.options import EvalOptions
+
+    options = EvalOptions(
+        model=_model(arguments),
+        retention=tuple(arguments.retention),
+        budgets=tuple(arguments.budget),
+        sinks=arguments.sinks,
+        layout=arguments.layout,
+        units=arguments.units,
+        streams=arguments.streams,
+        questions=arguments.questions,
+        seeds=arguments.seeds,
+        quick=arguments.quick,
+        batch=arguments.batch,
+        banks=arguments.banks,
+        out=arguments.out,
+        plot=arguments.plot,
+    )
+    from omnilive.evaluate import run
+
+    return DONE if run(options) else FAILED
+
+
 def _model(arguments: argparse.Namespace) -> ModelOptions:
     from omnilive.options import ModelOptions
 
     return ModelOptions(arguments.model, arguments.backend, arguments.device, arguments.weights)
 
 
-_COMMANDS = {"live": _live, "replay": _replay, "calibrate retention": _calibrate_retention}
+_COMMANDS = {
+    "live": _live,
+    "replay": _replay,
+    "calibrate retention": _calibrate_retention,
+    "eval streamworld": _eval_streamworld,
+}
 
 
 if __name__ == "__main__":

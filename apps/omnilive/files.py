@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,8 +13,8 @@ def check_target(path: Path, option: str, read: Iterable[Path | None] = ()) -> N
     """Refuse a file that cannot be written, before anything is loaded for it.
 
     Raises:
-        OmniError: its folder is not there, it is a folder itself, or one of the files that are
-            ``read``, or also written to.
+        OmniError: its folder is not there or may not be written to, it is a folder itself, or one
+            of the files that are ``read``, or also written to.
     """
     for other in read:
         if other is not None and path.resolve() == other.resolve():
@@ -22,6 +23,8 @@ def check_target(path: Path, option: str, read: Iterable[Path | None] = ()) -> N
         raise OmniError(f"{path}: is a folder; give a file for {option}")
     if not path.parent.is_dir():
         raise OmniError(f"{path}: there is no folder {path.parent}; make it, or give another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OmniError(f"{path}: may not be written to; change that, or give another file")
 
 
 def write(path: Path, content: bytes) -> None:

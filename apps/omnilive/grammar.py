@@ -11,11 +11,18 @@ from typing import Any, NoReturn
 from omni_core.calibration import COVER
 from omni_core.mass_profile import RECENT
 from omnilive import reading
-from omnilive.options import BACKENDS, LAYOUT, RETENTION, WEIGHTS
+from omnilive.grammar_eval import add_eval
+from omnilive.grammar_parts import (
+    add_budget,
+    add_debug,
+    add_model,
+    add_sinks_and_layout,
+    formatter,
+)
+from omnilive.options import RETENTION
 from omnilive.terminal import put, say
 
 WRONG_USAGE = 2
-_HELP_WIDTH = 96
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
         usage="omnilive [-h] [--version] COMMAND ...",
         description="Run omni models (picture, sound and text in, text out) on a stream without "
         "end, in a fixed cache budget.",
-        formatter_class=_formatter,
+        formatter_class=formatter,
     )
     top.add_argument("--version", action="version", version=f"omnilive {_version()}")
     commands = top.add_subparsers(
@@ -34,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     _add_live(commands)
     _add_replay(commands)
     _add_calibrate(commands)
+    add_eval(commands)
     return top
 
 
@@ -59,7 +67,7 @@ def _add_live(commands: Any) -> None:
         usage="omnilive live [OPTIONS]",
         description="Follow a clip unit by unit and answer questions about it. Questions and "
         "answers go to stdout, everything else to stderr.",
-        formatter_class=_formatter,
+        formatter_class=formatter,
     )
     clip = live.add_argument_group("clip")
     clip.add_argument(
@@ -83,7 +91,7 @@ def _add_live(commands: Any) -> None:
         metavar="S",
         help="play S seconds, the clip repeating as needed",
     )
-    _add_model(live)
+    add_model(live)
     cache = live.add_argument_group("cache")
     cache.add_argument(
         "--retention",
@@ -91,20 +99,8 @@ def _add_live(commands: Any) -> None:
         default="omnipick",
         help="which tokens stay (default: %(default)s)",
     )
-    cache.add_argument(
-        "--sinks",
-        type=Path,
-        metavar="FILE",
-        help="how many tokens omnipick keeps of each old unit, from `omnilive calibrate retention`",
-    )
-    cache.add_argument(
-        "--layout",
-        choices=LAYOUT,
-        default="page",
-        help="where tokens are placed; native and eager are there to compare with (default: "
-        "%(default)s)",
-    )
-    _add_budget(cache)
+    add_sinks_and_layout(cache)
+    add_budget(cache)
     answers = live.add_argument_group("answers")
     answers.add_argument(
         "--ask",
@@ -155,7 +151,7 @@ def _add_live(commands: Any) -> None:
         metavar="FILE",
         help="write a line for each unit: what was kept and dropped and why, and the page map",
     )
-    _add_debug(out)
+    add_debug(out)
     live.set_defaults(command="live")
 
 
@@ -167,7 +163,7 @@ def _add_replay(commands: Any) -> None:
         description="Carry out the plans of a recording again, here, and compare the logits with "
         "the recorded ones. Exit code 1 if they differ by more than the number format explains "
         "or, with --compare, if the plans differ.",
-        formatter_class=_formatter,
+        formatter_class=formatter,
     )
     replay.add_argument("recording", type=Path, metavar="DIR", help="a folder made by --record")
     replay.add_argument(
@@ -176,10 +172,10 @@ def _add_replay(commands: Any) -> None:
         metavar="OTHER",
         help="run nothing; say whether the plans of two recordings are equal, integer for integer",
     )
-    _add_model(replay, recorded=True)
+    add_model(replay, recorded=True)
     out = replay.add_argument_group("output")
     out.add_argument("--jsonl", action="store_true", help="one JSON object on stdout")
-    _add_debug(out)
+    add_debug(out)
     replay.set_defaults(command="replay")
 
 
@@ -189,7 +185,7 @@ def _add_calibrate(commands: Any) -> None:
         help="measure a model for settings that depend on it",
         usage="omnilive calibrate WHAT ...",
         description="Measure a model for settings that depend on it.",
-        formatter_class=_formatter,
+        formatter_class=formatter,
     )
     kinds = calibrate.add_subparsers(
         prog="omnilive calibrate", title="what", metavar="WHAT", required=True
@@ -202,7 +198,7 @@ def _add_calibrate(commands: Any) -> None:
         "attention on old units spreads over the tokens of each modality's span, and write how "
         "many first tokens cover a share of it, for `omnilive live --sinks FILE`. A clip is "
         "followed until the budget is full.",
-        formatter_class=_formatter,
+        formatter_class=formatter,
     )
     retention.add_argument(
         "--source",
@@ -227,8 +223,8 @@ def _add_calibrate(commands: Any) -> None:
         help="newest units that do not count as old (default: %(default)s)",
     )
     retention.add_argument("--system", type=reading.text, metavar="TEXT", help="system prompt")
-    _add_budget(retention)
-    _add_model(retention)
+    add_budget(retention)
+    add_model(retention)
     out = retention.add_argument_group("output")
     out.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="the JSON file to write"
@@ -239,49 +235,8 @@ def _add_calibrate(commands: Any) -> None:
         metavar="FILE.png",
         help="draw attention by query unit and key offset",
     )
-    _add_debug(out)
+    add_debug(out)
     retention.set_defaults(command="calibrate retention")
-
-
-def _add_budget(group: Any) -> None:
-    group.add_argument(
-        "--budget",
-        type=reading.budget,
-        metavar="CELLS|BYTES",
-        help="cells alive at a unit's end, as 8192, or bytes, as 2GB; if left out, a size that "
-        "suits the machine",
-    )
-
-
-def _add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
-    group = command.add_argument_group("model")
-    group.add_argument(
-        "--model",
-        default=None if recorded else "embedded",
-        metavar="PATH|HUB-ID",
-        help="checkpoint folder, or a name on the Hugging Face hub "
-        + ("(default: the recorded one)" if recorded else "(default: the embedded one)"),
-    )
-    group.add_argument(
-        "--backend", choices=BACKENDS, default="auto", help="what computes (default: %(default)s)"
-    )
-    group.add_argument(
-        "--device",
-        default="auto",
-        metavar="NAME",
-        help="cpu, or gpu (mlx), cuda or cuda:N (cuda) (default: %(default)s)",
-    )
-    group.add_argument(
-        "--weights",
-        choices=WEIGHTS,
-        default=None if recorded else "auto",
-        help="number format or bits of the weights (default: "
-        + ("as recorded)" if recorded else "f32 on a CPU, else bf16)"),
-    )
-
-
-def _add_debug(group: Any) -> None:
-    group.add_argument("--debug", action="store_true", help="show where an error was raised")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -293,10 +248,6 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         put(message)
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.HelpFormatter(prog, max_help_position=30, width=_HELP_WIDTH)
 
 
 def _version() -> str:

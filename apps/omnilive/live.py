@@ -46,7 +46,7 @@ def run(options: LiveOptions) -> None:
         check_target(
             options.explain, "--explain", (options.source, options.sinks, options.asked_from)
         )
-    rule, measured = choose_policy(options)
+    rule, measured = choose_policy(options.retention, options.sinks)
     with recorded(options, rule) as recorder:
         _load_and_follow(options, output, clip, rule, measured, recorder)
 

@@ -52,14 +52,16 @@ class Prepared:
         """
         backends.check(self.backend, self.device, self.weights)
 
-    def load(self) -> Model:
-        """Load the weights.
+    def load(self, streams: int = 1) -> Model:
+        """Load the weights, for steps of so many streams of one layout.
 
         Raises:
             BackendError: the device is not there, or failed.
             CheckpointError: a tensor is missing or of another shape.
         """
-        backend = backends.load_backend(self.backend, self.checkpoint, self.device, self.weights)
+        backend = backends.load_backend(
+            self.backend, self.checkpoint, self.device, self.weights, streams
+        )
         return Model(backend, self.frontend, self.config.text, self.name, self.trained)
 
 

@@ -102,6 +102,40 @@ class CalibrateOptions:
     system: str | None = None
 
 
+@dataclass(frozen=True)
+class EvalOptions:
+    """One ``omnilive eval streamworld``.
+
+    Attributes:
+        retention: policies, none for the default table's.
+        budgets: each as ``1/8`` of the stream, cells or bytes; none for the default table's.
+        sinks, layout: as for :class:`LiveOptions`.
+        units: seconds of each stream, None for the default.
+        streams: of each seed, None for the default.
+        questions: to each stream, None for the default.
+        seeds: how many.
+        quick: small defaults.
+        batch: streams in step, None for what suits the device.
+        banks: folder of the test split's bank, None for the one that ships.
+        out, plot: the JSON and PNG files to write, if wanted.
+    """
+
+    model: ModelOptions
+    retention: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    sinks: Path | None = None
+    layout: str = "page"
+    units: int | None = None
+    streams: int | None = None
+    questions: int | None = None
+    seeds: int = 3
+    quick: bool = False
+    batch: int | None = None
+    banks: Path | None = None
+    out: Path | None = None
+    plot: Path | None = None
+
+
 def parse_ask(text: str) -> Ask:
     """Read ``SECONDS: question``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from omni_core.budget import parse_budget
@@ -52,6 +53,19 @@ def _read_budget(text: str) -> str:
     return text
 
 
+def _read_part(text: str) -> str:
+    """A budget that may also be a share of the stream."""
+    if "/" not in text:
+        return _read_budget(text)
+    try:
+        part = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        part = Fraction(0)
+    if not 0 < part <= 1:
+        raise ValueError(f"budget {text!r} is no share of the stream; write one as 1/8")
+    return text.strip()
+
+
 def _read_ask(text: str) -> Ask:
     timed = parse_ask(text)
     if timed.time > _MOST:
@@ -74,6 +88,7 @@ def _number(low: float, what: str, kind: type, high: float = _MOST) -> Callable[
 
 ask = _typed(_read_ask)
 budget = _typed(_read_budget)
+part = _typed(_read_part)
 count = _number(1, f"a whole number from 1 to {_MOST}", int)
 seed = _number(0, f"a whole number from 0 to {2**64 - 1}", int, 2**64 - 1)
 share = _number(0.001, "a share from 0.001 to 1", float, 1.0)

@@ -9,27 +9,25 @@ from typing import Any
 from omni_core.errors import OmniError
 from omni_core.retention import OmniPick, Policy, policy
 from omnilive import hub
-from omnilive.options import LiveOptions, UsageError
+from omnilive.options import UsageError
 
 
-def choose_policy(options: LiveOptions) -> tuple[Policy, str | None]:
+def choose_policy(retention: str, file: Path | None) -> tuple[Policy, str | None]:
     """The policy, and the name of the model that its counts were measured on, if they were.
 
     Raises:
         UsageError: sinks for a policy that has none to count.
         OmniError: the calibration file cannot be read, or is none.
     """
-    if options.sinks is None:
-        return policy(options.retention), None
-    if options.retention != "omnipick":
-        raise UsageError(
-            f"--sinks is for --retention omnipick, not for {options.retention}; leave one out"
-        )
-    content = _read(options.sinks)
+    if file is None:
+        return policy(retention), None
+    if retention != "omnipick":
+        raise UsageError(f"--sinks is for --retention omnipick, not for {retention}; leave one out")
+    content = _read(file)
     try:
         rule = OmniPick.from_calibration(content)
     except OmniError as error:
-        raise OmniError(f"{options.sinks}: {error}") from None
+        raise OmniError(f"{file}: {error}") from None
     about = content.get("about")
     model = about.get("model") if isinstance(about, dict) else None
     return rule, model if isinstance(model, str) else None

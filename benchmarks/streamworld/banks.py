@@ -14,6 +14,8 @@ from streamworld import spec
 
 GLYPHS = len(spec.SHAPES) + len(spec.DIGITS)
 CLIPS = len(spec.WORDS) + len(spec.SPOKEN_FORMS)
+SHIPPED = Path(__file__).parent
+"""The folder of the test split's bank, which ships with the world."""
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[Any]
@@ -91,7 +93,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path} does not exist: build it with `python -m streamworld.make_banks {path.parent}`"
         )
-    with np.load(path) as file:
+    # Of a file that is none, NumPy leaves open what it opened itself.
+    with path.open("rb") as raw, np.load(raw) as file:
         return {name: file[name] for name in file.files}
 
 

@@ -52,7 +52,9 @@ def refused(code: int, *words: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("words", [("--help",), ("live", "--help"), ("--version",)])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("live", "--help"), ("eval", "streamworld", "--help"), ("--version",)]
+)
 def test_help_needs_neither_backend_nor_codecs(words: tuple[str, ...]) -> None:
     done = omnilive(*words, blocked=BACKENDS + MEDIA)
     assert done.returncode == 0 and done.stderr == ""
@@ -203,7 +205,7 @@ def test_names_are_the_cores() -> None:
 
 
 def test_each_command_is_listed_and_helps() -> None:
-    assert list(subcommands()) == ["live", "replay", "calibrate retention"]
+    assert list(subcommands()) == ["live", "replay", "calibrate retention", "eval streamworld"]
     for name, command in subcommands().items():
         assert name.split()[0] in parser().format_help()
         assert command.format_help().startswith(f"usage: omnilive {name}")

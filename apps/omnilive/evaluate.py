@@ -1,0 +1,157 @@
+"""``omnilive eval streamworld``: how well a model answers under cache policies and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+from omni_core.errors import OmniError
+from omni_core.retention import Policy
+from omnilive.evaluation import claims, exam, record, scenes, tables
+from omnilive.evaluation import settings as compared
+from omnilive.evaluation.claims import Claim, Floor
+from omnilive.evaluation.rows import Row, row
+from omnilive.evaluation.running import measure
+from omnilive.evaluation.size import choose_model, choose_size
+from omnilive.evaluation.world import check_model, extent
+from omnilive.files import check_target, write
+from omnilive.live import UNTRAINED
+from omnilive.models import Prepared, prepare
+from omnilive.options import EvalOptions, UsageError
+from omnilive.sinks import choose_policy, model_label
+from omnilive.terminal import put, say
+
+
+def run(options: EvalOptions) -> bool:
+    """Measure, print the tables, write what is wanted; whether all that is claimed holds.
+
+    What can be refused is refused before weights are loaded.
+
+    Raises:
+        UsageError: words that do not fit together.
+        OmniError: what a part says; a model that does not know the world.
+    """
+    _check_files(options)
+    model_options = choose_model(options.model)
+    size = choose_size(options, model_options.backend)
+    rules = _policies(options, size.retention)
+    prepared = prepare(**asdict(model_options))
+    check_model(prepared)
+    floors = claims.read_floors(prepared.checkpoint.path)
+    seeds = range(1, options.seeds + 1)
+    exams = [exam.draw(seed, size.streams, size.units, size.questions) for seed in seeds]
+    room = extent(prepared, size.units, max(one.longest for one in exams))
+    plan = compared.settings(rules, size.budgets, room, prepared.config.text, prepared.element)
+    bank = scenes.load(options.banks, exam.SPLIT)
+    prepared.check()
+    load = cache(prepared.load)
+    model = load(size.batch)
+    say(
+        f"model {model.name} on {model.backend.name} ({model.backend.device}): {len(seeds)} x "
+        f"{size.streams} streams of {size.units} units, {size.questions} questions each; policies "
+        f"with budgets: {len(plan)}"
+    )
+    if not model.trained:
+        say(f"warning: {UNTRAINED}")
+    outcomes = measure(plan, exams, bank, load, batch=size.batch, layout=options.layout, note=say)
+    rows = [
+        row(setting, size.units, size.streams * len(seeds), outcome.marks, outcome.sittings)
+        for setting, outcome in zip(plan, outcomes, strict=True)
+    ]
+    checked = [floor.check(rows) for floor in floors]
+    of_world = claims.of_policies(rows)
+    about = {
+        "quick": options.quick,
+        "seeds": list(seeds),
+        "streams": size.streams,
+        "units": size.units,
+        "questions": size.questions,
+        "batch": size.batch,
+        "layout": options.layout,
+        "weights": prepared.weights,
+    }
+    found = record.document(model, rows, [*checked, *of_world], about)
+    try:
+        # Before the tables: who reads them may leave early.
+        _write(options, found)
+    finally:
+        _show(rows, checked, of_world)
+    return _verdict(options, prepared, floors, checked, of_world)
+
+
+def _check_files(options: EvalOptions) -> None:
+    read = [options.sinks, *((options.banks / "test.npz",) if options.banks else ())]
+    if options.out is not None:
+        check_target(options.out, "--out", read)
+    if options.plot is None:
+        return
+    if options.plot.suffix.lower() != ".png":
+        raise UsageError(f"{options.plot}: --plot draws PNG; give a name that ends in .png")
+    check_target(options.plot, "--plot", [options.out, *read])
+    if find_spec("matplotlib") is None:
+        raise OmniError(
+            '--plot needs matplotlib, which is not installed; run `pip install -e ".[bench]"` in '
+            "the checkout, or leave --plot out"
+        )
+
+
+def _policies(options: EvalOptions, names: Sequence[str]) -> list[Policy]:
+    if options.sinks is not None and "omnipick" not in names:
+        raise UsageError(
+            f"--sinks is for --retention omnipick, not for {', '.join(names)}; leave one out"
+        )
+    rules = []
+    for name in names:
+        rule, measured = choose_policy(name, options.sinks if name == "omnipick" else None)
+        if measured is not None and measured != model_label(options.model.model):
+            say(
+                f"warning: {options.sinks} was measured on {measured}, not on "
+                f"{model_label(options.model.model)}"
+            )
+        rules.append(rule)
+    return rules
+
+
+def _write(options: EvalOptions, found: dict[str, Any]) -> None:
+    if options.out is not None:
+        write(options.out, record.text(found).encode())
+    if options.plot is not None:
+        from omnilive.evaluation.plot import draw
+
+        write(options.plot, draw(found))
+
+
+def _show(rows: Sequence[Row], checked: Sequence[Claim], of_world: Sequence[Claim]) -> None:
+    put("Right answers in percent, by kind of question.\n\n")
+    put(tables.text(tables.by_kind(rows)))
+    put("\nOf what is recalled from one moment, by seconds since then.\n\n")
+    put(tables.text(tables.by_lag(rows)))
+    put("\nCells and bytes of one stream at most, at a unit's end; units of all streams.\n\n")
+    put(tables.text(tables.by_cost(rows)))
+    if checked or of_world:
+        put("\n" + tables.text(tables.of_claims([*checked, *of_world])))
+
+
+def _verdict(
+    options: EvalOptions,
+    prepared: Prepared,
+    floors: Sequence[Floor],
+    checked: Sequence[Claim],
+    of_world: Sequence[Claim],
+) -> bool:
+    """Say what does not hold; whether all does. What the world claims counts in its own table."""
+    if not floors:
+        say(f"{prepared.name} claims nothing: its folder has no {claims.FILE}")
+    unchecked = sum(claim.holds is None for claim in checked)
+    if unchecked:
+        say(f"{unchecked} of {len(checked)} claims are unchecked: nothing in this run tells")
+    default = not (options.retention or options.budgets or options.quick)
+    counted = [*checked, *(of_world if default else ())]
+    failed = [claim for claim in counted if claim.holds is False]
+    for claim in failed:
+        bound = f"{claim.comparison} {claim.bound:g}"
+        say(f"does not hold: {claim.name} {claim.value:.1f}, claimed {bound}")
+    return not failed

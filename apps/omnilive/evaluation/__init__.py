@@ -1,0 +1,1 @@
+"""How well a model answers about streams under a cache policy and budget: ``omnilive eval``."""

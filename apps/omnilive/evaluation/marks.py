@@ -1,0 +1,110 @@
+"""Right and wrong answers, and how sure a share of them is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from omnilive.evaluation.exam import Exam
+from streamworld.asking import ASKS
+
+LAGS = (0, 1, 4, 16, 32, 64, 128, 256)
+"""Lower bounds in units of the lags that are counted together."""
+RECALL = ("before", "first", "nth", "when", "after")
+"""Kinds whose answer lies at one moment of the past."""
+
+Count = tuple[int, int]
+"""Right answers, and questions."""
+
+
+@dataclass(frozen=True)
+class Marks:
+    """One mark a question, all arrays ``[n]``.
+
+    Attributes:
+        seed: of its stream.
+        ask: index into ``ASKS``.
+        lag: units since the evidence, -1 where no one unit holds it.
+        right: whether it was answered right.
+    """
+
+    seed: npt.NDArray[np.int64]
+    ask: npt.NDArray[np.int64]
+    lag: npt.NDArray[np.int64]
+    right: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, exam: Exam, streams: slice, right: npt.NDArray[np.bool_]) -> Marks:
+        """From ``bool[s, Q]`` of some of an exam's streams."""
+        ask, lag = exam.questions.ask[streams], exam.questions.lag[streams]
+        seed = np.full(right.size, exam.seed, np.int64)
+        return cls(seed, ask.reshape(-1).astype(np.int64), lag.reshape(-1), right.reshape(-1))
+
+    @classmethod
+    def join(cls, parts: list[Marks]) -> Marks:
+        """All of them."""
+        columns = ("seed", "ask", "lag", "right")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+
+    def count(self, where: npt.NDArray[np.bool_] | None = None) -> Count:
+        """Right answers and questions, in all or in a part."""
+        part = self.right if where is None else self.right[where]
+        return int(part.sum()), part.size
+
+    def by_kind(self) -> dict[str, Count]:
+        """By kind of question, in the world's order."""
+        return dict(self._named([ask.kind for ask in ASKS]))
+
+    def by_topic(self) -> dict[str, Count]:
+        """By kind and topic."""
+        return dict(self._named([f"{ask.kind} {ask.topic}" for ask in ASKS]))
+
+    def by_lag(self) -> dict[str, dict[str, Count]]:
+        """By kind, then by lag as ``4-15``; for kinds whose answer lies at one moment."""
+        kinds = np.asarray([ask.kind for ask in ASKS])[self.ask]
+        bucket = np.searchsorted(LAGS, self.lag, side="right") - 1
+        found: dict[str, dict[str, Count]] = {}
+        for kind in dict.fromkeys(ask.kind for ask in ASKS):
+            here = (kinds == kind) & (self.lag >= 0)
+            if here.any():
+                found[kind] = {
+                    lag_name(int(number)): self.count(here & (bucket == number))
+                    for number in np.unique(bucket[here])
+                }
+        return found
+
+    def by_seed(self) -> dict[int, Marks]:
+        """Apart by the seed of the streams."""
+        return {int(seed): self._part(self.seed == seed) for seed in np.unique(self.seed)}
+
+    def _part(self, where: npt.NDArray[np.bool_]) -> Marks:
+        return Marks(self.seed[where], self.ask[where], self.lag[where], self.right[where])
+
+    def _named(self, names: list[str]) -> Iterator[tuple[str, Count]]:
+        for name in dict.fromkeys(names):
+            here = np.asarray([other == name for other in names])[self.ask]
+            if here.any():
+                yield name, self.count(here)
+
+
+def lag_name(bucket: int) -> str:
+    """The lags of a bucket of :data:`LAGS`, in words."""
+    first, *rest = LAGS[bucket : bucket + 2]
+    if not rest:
+        return f"{first}+"
+    return str(first) if rest[0] == first + 1 else f"{first}-{rest[0] - 1}"
+
+
+def interval(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson 1927): two shares from 0 to 1."""
+    if count == 0:
+        return 0.0, 1.0
+    share = right / count
+    middle = share + z * z / (2 * count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)

@@ -1,0 +1,83 @@
+"""How much is run: what the options leave open, by backend and device."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+from omnilive import backends
+from omnilive.options import EvalOptions, ModelOptions
+from omnilive.terminal import say
+
+_GPU_BATCH, _CPU_BATCH = 32, 8
+
+
+@dataclass(frozen=True)
+class Size:
+    """Streams and questions, and what they run under.
+
+    Attributes:
+        units: seconds of each stream.
+        streams: of each seed.
+        questions: to each stream.
+        batch: most streams in step.
+        retention: policies.
+        budgets: shares of the stream, cells or bytes.
+    """
+
+    units: int = 64
+    streams: int = 32
+    questions: int = 24
+    batch: int = _GPU_BATCH
+    retention: tuple[str, ...] = ("no-slide", "fifo", "streaming-llm", "omnipick")
+    budgets: tuple[str, ...] = ("1/2", "1/4", "1/8", "1/16")
+
+
+DEFAULT = Size()
+"""The default table."""
+_QUICK = replace(
+    DEFAULT, streams=4, retention=("no-slide", "fifo", "omnipick"), budgets=("1/4", "1/16")
+)
+_QUICK_WHERE_SLOW = replace(_QUICK, units=32, streams=1, questions=12, budgets=("1/8",))
+
+
+def choose_model(model: ModelOptions) -> ModelOptions:
+    """The backend that ``auto`` means here.
+
+    Of two on a CPU that is no Mac's, PyTorch's is taken: MLX's build for these multiplies matrices
+    thirty times more slowly.
+    """
+    chosen = backends.choose(model.backend)
+    if model.backend == "auto" and _slow(chosen, model.device):
+        if find_spec("torch") and find_spec("transformers"):
+            chosen = "cuda"
+        else:
+            say(
+                "MLX computes slowly on this CPU; with PyTorch it goes ten times faster: "
+                '`pip install -e ".[cuda]"` in the checkout'
+            )
+    return replace(model, backend=chosen)
+
+
+def choose_size(options: EvalOptions, backend: str) -> Size:
+    """What was asked for, and for the rest what fits."""
+    size = DEFAULT
+    if options.quick:
+        size = _QUICK_WHERE_SLOW if _slow(backend, options.model.device) else _QUICK
+    on_cpu = backends.on_cpu(backend, options.model.device)
+    streams = options.streams or size.streams
+    most = options.batch or (_CPU_BATCH if on_cpu else _GPU_BATCH)
+    batches = -(-streams // most)
+    return Size(
+        options.units or size.units,
+        streams,
+        options.questions or size.questions,
+        -(-streams // batches),
+        tuple(dict.fromkeys(options.retention or size.retention)),
+        options.budgets or size.budgets,
+    )
+
+
+def _slow(backend: str, device: str) -> bool:
+    return backend == "mlx" and platform.system() != "Darwin" and backends.on_cpu(backend, device)

@@ -1,0 +1,78 @@
+"""Options that several commands take: the same words, the same meanings."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from omnilive import reading
+from omnilive.options import BACKENDS, LAYOUT, WEIGHTS
+
+_HELP_WIDTH = 96
+
+
+def add_sinks_and_layout(group: Any) -> None:
+    """What goes with a choice of policy: ``--sinks`` and ``--layout``."""
+    group.add_argument(
+        "--sinks",
+        type=Path,
+        metavar="FILE",
+        help="how many tokens omnipick keeps of each old unit, from `omnilive calibrate retention`",
+    )
+    group.add_argument(
+        "--layout",
+        choices=LAYOUT,
+        default="page",
+        help="where tokens are placed; native and eager are there to compare with (default: "
+        "%(default)s)",
+    )
+
+
+def add_budget(group: Any) -> None:
+    """``--budget``, of one session."""
+    group.add_argument(
+        "--budget",
+        type=reading.budget,
+        metavar="CELLS|BYTES",
+        help="cells alive at a unit's end, as 8192, or bytes, as 2GB; if left out, a size that "
+        "suits the machine",
+    )
+
+
+def add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
+    """Which model runs where; with ``recorded``, left out means as it was recorded."""
+    group = command.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        default=None if recorded else "embedded",
+        metavar="PATH|HUB-ID",
+        help="checkpoint folder, or a name on the Hugging Face hub "
+        + ("(default: the recorded one)" if recorded else "(default: the embedded one)"),
+    )
+    group.add_argument(
+        "--backend", choices=BACKENDS, default="auto", help="what computes (default: %(default)s)"
+    )
+    group.add_argument(
+        "--device",
+        default="auto",
+        metavar="NAME",
+        help="cpu, or gpu (mlx), cuda or cuda:N (cuda) (default: %(default)s)",
+    )
+    group.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=None if recorded else "auto",
+        help="number format or bits of the weights (default: "
+        + ("as recorded)" if recorded else "f32 on a CPU, else bf16)"),
+    )
+
+
+def add_debug(group: Any) -> None:
+    """``--debug``."""
+    group.add_argument("--debug", action="store_true", help="show where an error was raised")
+
+
+def formatter(prog: str) -> argparse.HelpFormatter:
+    """Help of the same width everywhere."""
+    return argparse.HelpFormatter(prog, max_help_position=30, width=_HELP_WIDTH)
