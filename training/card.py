@@ -44,7 +44,7 @@ when a word was said), *after* (what came after it), *did* (was it there at all)
 (beeps, words, shapes), *until* (is it there yet), *outside* (what is not of this world). As
 in "What do you see now?", "What did you see 4 seconds ago?", "What was on the screen when
 you heard kilo?", "Which word came after oscar?", "Did you hear hotel?", "How many beeps
-were there?". It wants square pictures: on other shapes it is often wrong.
+were there?". Pictures may be square, 4:3, 16:9 or upright.
 
 ## Data
 
@@ -65,22 +65,37 @@ fonts).
 
 ## Training
 
-`training/embedded.py`, {steps} steps on {device}; seed {seed}. First the towers alone, by naming;
-then everything, from streams of 2 units to 128. Muon for matrices, AdamW for the rest.
+`training/embedded.py`: {minutes:.0f} minutes on one {device}, seed {seed}. First the towers alone,
+by naming, for {towers:,} steps; then everything for {steps:,}, from streams of 2 units to 256. Muon
+for matrices, AdamW for the rest. Attention logits have a standard deviation of {spread} by layer.
+
+Four streams in ten are shown to their questions thinned out: old units keep their delimiters, and
+at times a few first tokens or a few at random. So the model learns to gather in a unit's delimiters
+what a question may want, which a cache that keeps little of old units needs. Trained on whole
+streams alone, the model before this one answered 20 % of what lay more than four units back from
+delimiters, and 68 % with six first tokens a unit besides (32 units; 94 % from everything).
 
 ## What it gets right
 
-Share of right answers in percent on the test split, full cache, questions asked as branches that
-leave no trace; in brackets the 95 % interval and the number of questions.
+Share of right answers in percent on the test split, questions asked as branches that leave no
+trace; in brackets the 95 % interval and the number of questions. Square frames and a full cache,
+then 64 units with frames of 4:3 and of 16:9, and last with square frames and nothing but the
+delimiters of all but the newest four units. *spoken* are those asked in the stream's own sound.
 
 """
 
 _LIMITS = """
 ## Limits
 
-It is made to measure memory with, not to be talked to. English only. Frames far from square, things
-smaller than half of the frame, several things at once and words it was not taught are outside of
+It is made to measure memory with, not to be talked to. English only. Things smaller than half of
+the frame, several things at once, frames wider than 16:9 and words it was not taught are outside of
 what it saw. Counting stops at 8.
+
+What it claims is in `claims.json`, and `omnilive eval streamworld` holds it to that. Counting words
+and shapes in long streams is not among it: a run of a quarter of this length had 63 % of words and
+47 % of shapes right at 64 units, and neither four times the training nor twice the share of such
+questions moved that much, while *nth* rose from 68 % and *before digit* from 72 %. Most errors
+elsewhere are of the senses: clothes taken for others, and words of the engine it never heard.
 """
 
 
@@ -94,21 +109,47 @@ def card(model: Model, record: dict[str, Any], lines: list[dict[str, Any]]) -> s
         vision=config.vision,
         audio=config.audio,
         steps=record["step"],
+        towers=max((x["step"] for x in lines if x["event"] == "towers"), default=0),
+        minutes=_seconds(lines) / 60,
+        spread=_spread(lines),
         device=device,
         seed=record["seed"],
     )
-    tests = {line["units"]: line["right"] for line in lines if line["event"] == "test"}
+    tests = {_column(line): line["right"] for line in lines if line["event"] == "test"}
     voices = [line for line in lines if line["event"] == "voices"]
     return head + (_table(tests) if tests else "Not measured yet.\n") + _voices(voices) + _LIMITS
 
 
-def _table(tests: dict[int, dict[str, list[float]]]) -> str:
-    lengths = sorted(tests)
+def _seconds(lines: list[dict[str, Any]]) -> float:
+    """Of all runs, up to the tests at the end."""
+    total = last = 0.0
+    for line in lines:
+        if line["event"] == "start":
+            total, last = total + last, 0.0
+        elif line["event"] not in ("test", "voices", "done"):
+            last = line["t"]
+    return total + last
+
+
+def _spread(lines: list[dict[str, Any]]) -> str:
+    spreads = [line["logit_std"] for line in lines if line.get("logit_std")]
+    return f"{min(spreads[-1]):.1f} to {max(spreads[-1]):.1f}" if spreads else "not measured"
+
+
+def _column(line: dict[str, Any]) -> str:
+    if line["recent"] is not None:
+        return "delimiters"
+    height, width = line["size"]
+    return f"{line['units']} units" if height == width else f"{width}x{height}"
+
+
+def _table(tests: dict[str, dict[str, list[float]]]) -> str:
     names = sorted({name for right in tests.values() for name in right if "lag" not in name})
-    rows = ["| asked | " + " | ".join(f"{units} units" for units in lengths) + " |"]
-    rows.append("|---|" + "---|" * len(lengths))
+    names.remove("outside outside")
+    rows = ["| asked | " + " | ".join(tests) + " |"]
+    rows.append("|---|" + "---|" * len(tests))
     for name in names:
-        cells = [_cell(tests[units].get(name)) for units in lengths]
+        cells = [_cell(right.get(name)) for right in tests.values()]
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(rows) + "\n"
 

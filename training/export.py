@@ -22,6 +22,7 @@ from omni_core.errors import CheckpointError
 from streamworld import tokens
 from training import log, pieces
 from training.card import card
+from training.claims import claims, plain_tests
 from training.model import Model
 from training.shape import Shape, preprocessor
 
@@ -58,6 +59,7 @@ def export(trained: Path, folder: Path) -> None:
     lines = log.read(trained)
     (folder / "README.md").write_text(card(model, record, lines))
     (folder / "training_log.json").write_text(_compact(lines))
+    _write(folder / "claims.json", claims(plain_tests(lines)))
 
 
 def save(model: Model, folder: Path) -> None:

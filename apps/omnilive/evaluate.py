@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from omni_core.errors import OmniError
@@ -37,8 +38,8 @@ def run(options: EvalOptions) -> bool:
     _check_files(options)
     model_options = choose_model(options.model)
     size = choose_size(options, model_options.backend)
-    rules = _policies(options, size.retention)
     prepared = prepare(**asdict(model_options))
+    rules = _policies(options, size.retention, prepared.checkpoint.path)
     check_model(prepared)
     floors = claims.read_floors(prepared.checkpoint.path)
     seeds = range(1, options.seeds + 1)
@@ -98,14 +99,15 @@ def _check_files(options: EvalOptions) -> None:
         )
 
 
-def _policies(options: EvalOptions, names: Sequence[str]) -> list[Policy]:
+def _policies(options: EvalOptions, names: Sequence[str], folder: Path) -> list[Policy]:
     if options.sinks is not None and "omnipick" not in names:
         raise UsageError(
             f"--sinks is for --retention omnipick, not for {', '.join(names)}; leave one out"
         )
     rules = []
     for name in names:
-        rule, measured = choose_policy(name, options.sinks if name == "omnipick" else None)
+        file = options.sinks if name == "omnipick" else None
+        rule, measured = choose_policy(name, file, folder)
         if measured is not None and measured != model_label(options.model.model):
             say(
                 f"warning: {options.sinks} was measured on {measured}, not on "

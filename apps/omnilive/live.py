@@ -16,7 +16,7 @@ from omnilive.explanation import drawn_pages, explained
 from omnilive.files import check_target
 from omnilive.interrupts import gently
 from omnilive.keeping import recorded
-from omnilive.models import prepare
+from omnilive.models import folder, prepare
 from omnilive.options import LiveOptions
 from omnilive.output import Event, Output, open_output
 from omnilive.player import Player
@@ -46,7 +46,7 @@ def run(options: LiveOptions) -> None:
         check_target(
             options.explain, "--explain", (options.source, options.sinks, options.asked_from)
         )
-    rule, measured = choose_policy(options.retention, options.sinks)
+    rule, measured = choose_policy(options.retention, options.sinks, folder(options.model.model))
     with recorded(options, rule) as recorder:
         _load_and_follow(options, output, clip, rule, measured, recorder)
 

@@ -12,6 +12,7 @@ from omni_core.frontend.base import Frontend
 from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omnilive import backends, hub
+from omnilive.sinks import own_omnipick
 from omnilive.tokenizer import FileTokenizer
 
 EMBEDDED = "embedded"
@@ -62,7 +63,8 @@ class Prepared:
         backend = backends.load_backend(
             self.backend, self.checkpoint, self.device, self.weights, streams
         )
-        return Model(backend, self.frontend, self.config.text, self.name, self.trained)
+        rule = own_omnipick(self.checkpoint.path)
+        return Model(backend, self.frontend, self.config.text, self.name, self.trained, rule)
 
 
 def prepare(
@@ -103,6 +105,13 @@ def location(model: str) -> str:
     if model == EMBEDDED or hub.is_hub_id(model):
         return model
     return str(Path(model).resolve())
+
+
+def folder(model: str) -> Path | None:
+    """Where a checkpoint lies, as far as can be told without fetching it."""
+    if model == EMBEDDED:
+        return EMBEDDED_FOLDER
+    return None if hub.is_hub_id(model) else Path(model)
 
 
 def _folder(model: str) -> Path:

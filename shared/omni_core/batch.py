@@ -19,7 +19,7 @@ from omni_core.frames import QUESTION
 from omni_core.frontend.base import Cursor, UnitMedia
 from omni_core.paging import Layout
 from omni_core.plans import Plan, PlanDigest
-from omni_core.retention import Policy, policy
+from omni_core.retention import Policy
 from omni_core.session import SYSTEM, Model, check_time
 from omni_core.units import Int32, Role, TokenBlock
 
@@ -85,7 +85,7 @@ class StreamBatch:
         """
         check_counts(streams=streams, longest=longest, frame=frame, prefill_chunk=prefill_chunk)
         self.model, self.streams, self.budget = model, streams, budget
-        self.policy = policy(retention) if isinstance(retention, str) else retention
+        self.policy = model.policy(retention)
         if self.policy.scored and streams > 1:
             raise OmniError(
                 f"retention {self.policy.name} goes by attention, which is summed over streams: "

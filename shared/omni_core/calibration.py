@@ -104,3 +104,20 @@ def _curve(shares: Float) -> list[float]:
 
 def _rounded(share: float) -> float:
     return float(f"{share:.4g}")
+
+
+def read_share(content: Mapping[str, Any]) -> float | None:
+    """The share of the room that old units' sinks may take, where such a document says one.
+
+    Raises:
+        OmniError: it is no share.
+    """
+    share = content.get("share")
+    if share is None:
+        return None
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise OmniError(
+            f"the retention calibration has a share of {share!r}; expected a number from 0 to 1; "
+            "calibrate again"
+        )
+    return float(share)

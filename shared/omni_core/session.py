@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from omni_core.paging import Layout
 from omni_core.paging.table import PageMap
 from omni_core.plans import Plan, PlanDigest
 from omni_core.recording import Recorder
-from omni_core.retention import Policy
+from omni_core.retention import OmniPick, Policy, policy
 from omni_core.sampling import draw
 from omni_core.units import TokenBlock
 from omni_core.watcher import ClosedUnit, Watcher
@@ -43,6 +43,7 @@ class Model:
 
     Attributes:
         trained: False for random weights, whose answers mean nothing.
+        omnipick: the policy of that name as it suits the model: what its checkpoint says of it.
     """
 
     backend: Backend
@@ -50,6 +51,13 @@ class Model:
     text: TextConfig
     name: str
     trained: bool = True
+    omnipick: OmniPick = field(default_factory=OmniPick)
+
+    def policy(self, retention: str | Policy) -> Policy:
+        """The policy of a name, as it suits the model."""
+        if retention == self.omnipick.name:
+            return self.omnipick
+        return policy(retention) if isinstance(retention, str) else retention
 
 
 class Session:
@@ -109,7 +117,7 @@ class Session:
             model.backend,
             model.text,
             budget=budget,
-            retention=retention,
+            retention=model.policy(retention),
             layout=layout,
             prefix=len(prefix),
             unit=model.frontend.largest_unit,

@@ -10,7 +10,7 @@ import pytest
 from numpy_backend import TEXT, NumpyBackend, PlainFrontend, plain_model, second
 
 from omni_core.backend import StepPlan, StepResult
-from omni_core.calibration import FORMAT, document, read_sinks, sink_counts
+from omni_core.calibration import FORMAT, VERSION, document, read_sinks, sink_counts
 from omni_core.errors import OmniError
 from omni_core.mass_profile import MassProfile
 from omni_core.retention import OmniPick
@@ -241,3 +241,12 @@ def test_a_stream_that_evicts_is_refused() -> None:
     with pytest.raises(OmniError, match="must not evict"):
         for index in range(30):
             session.append(second(index))
+
+
+def test_a_calibration_may_say_what_share_sinks_take() -> None:
+    content = {"format": FORMAT, "version": VERSION, "sinks": {"vision": 0}, "share": 0.75}
+    assert OmniPick.from_calibration(content) == OmniPick(vision=0, share=0.75)
+    assert OmniPick.from_calibration(content | {"share": None}).share == OmniPick.share
+    for wrong in (1.5, -0.1, "0.5", True, float("nan")):
+        with pytest.raises(OmniError, match="share"):
+            OmniPick.from_calibration(content | {"share": wrong})

@@ -164,12 +164,12 @@ def test_omnipick_trims_oldest_sinks_when_they_outgrow_their_share() -> None:
     assert (left == 9).sum() * 9 <= 0.3 * 200 and left.sum() >= 180
 
 
-def test_a_modality_without_sinks_loses_its_delimiters_too() -> None:
+def test_a_modality_without_sinks_keeps_its_delimiters_alone() -> None:
     rule = OmniPick(vision=3, audio=0)
     view = stream(rule, [(9, 5)] * 20).view()
     gone = rule.evict(view, 200)
-    old = (view.unit == 0) & ~gone
-    assert old.any() and not (old & (view.sense == Modality.AUDIO)).any()
+    old = (view.unit == 8) & ~gone & (view.sense == Modality.AUDIO)
+    assert old.any() and (view.role[old] == Role.DELIMITER).all()
 
 
 def test_what_cannot_be_kept_is_said() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from omni_core.calibration import read_sinks
+from omni_core.calibration import read_share, read_sinks
 from omni_core.ledger import LedgerView
 from omni_core.retention.base import (
     Bool,
@@ -32,7 +32,8 @@ class OmniPick:
     they do not need goes to recent units.
 
     Attributes:
-        vision, audio, text: sinks a unit in each modality.
+        vision, audio, text: first tokens a unit in each modality, beside the delimiters; 0 for
+            the delimiters alone.
         share: most of the cells beyond the prefix that old units' sinks may take, 0 to 1.
     """
 
@@ -59,10 +60,12 @@ class OmniPick:
             OmniError: no such document.
         """
         sinks = read_sinks(document)
+        share = read_share(document)
         return cls(
             vision=sinks.get("vision", cls.vision),
             audio=sinks.get("audio", cls.audio),
             text=sinks.get("text", cls.text),
+            share=cls.share if share is None else share,
         )
 
     def tiers(self, block: TokenBlock) -> Int8:
@@ -105,7 +108,7 @@ class OmniPick:
         wanted[Modality.TEXT] = self.text
         wanted[Modality.VISION] = self.vision
         wanted[Modality.AUDIO] = self.audio
-        most = wanted.take(sense)
         edge = (role == Role.DELIMITER) | (role == Role.BRACKET)
-        # A delimiter stays with what it delimits, wherever it stands.
-        return np.less(np.where(edge, 0, offset), most)
+        # A delimiter stays as long as its unit does, wherever it stands.
+        sinks: Bool = edge | np.less(offset, wanted.take(sense))
+        return sinks
