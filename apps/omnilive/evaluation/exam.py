@@ -10,6 +10,8 @@ import numpy.typing as npt
 from streamworld import questions, script, tokens
 
 SPLIT = "test"
+_SPOKEN = 0.25
+"""Share of streams that end in a question asked in their own sound."""
 # In eighths of the stream. Late enough that half of it no longer fits the largest budget of the
 # default table, so that every policy has chosen by then; every second question waits for the end.
 _MOMENTS = (8, 5, 8, 6, 8, 7)
@@ -79,7 +81,7 @@ class Exam:
 
 def draw(seed: int, streams: int, units: int, count: int) -> Exam:
     """Write ``streams`` streams of ``units`` units, and draw ``count`` questions for each."""
-    written = script.write(seed, streams, units, SPLIT)
+    written = script.write(seed, streams, units, SPLIT, spoken=_SPOKEN)
     moments = [max(0, units * eighths // 8 - 1) for eighths in _MOMENTS]
     drawn = questions.draw(written, seed, count, asked_at=moments)
     return Exam(seed, written, drawn, *tokens.encode(drawn))

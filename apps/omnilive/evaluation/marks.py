@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from streamworld.asking import ASKS
 
 LAGS = (0, 1, 4, 16, 32, 64, 128, 256)
 """Lower bounds in units of the lags that are counted together."""
+SPOKEN = "spoken"
+"""Among the kinds, what was asked in the stream's own sound."""
 RECALL = ("before", "first", "nth", "when", "after")
 """Kinds whose answer lies at one moment of the past."""
 
@@ -29,12 +31,14 @@ class Marks:
         seed: of its stream.
         ask: index into ``ASKS``.
         lag: units since the evidence, -1 where no one unit holds it.
+        spoken: whether it was asked in the stream's own sound.
         right: whether it was answered right.
     """
 
     seed: npt.NDArray[np.int64]
     ask: npt.NDArray[np.int64]
     lag: npt.NDArray[np.int64]
+    spoken: npt.NDArray[np.bool_]
     right: npt.NDArray[np.bool_]
 
     @classmethod
@@ -42,13 +46,15 @@ class Marks:
         """From ``bool[s, Q]`` of some of an exam's streams."""
         ask, lag = exam.questions.ask[streams], exam.questions.lag[streams]
         seed = np.full(right.size, exam.seed, np.int64)
-        return cls(seed, ask.reshape(-1).astype(np.int64), lag.reshape(-1), right.reshape(-1))
+        spoken = exam.questions.form[streams] < 0
+        columns = (ask.astype(np.int64), lag, spoken, right)
+        return cls(seed, *(column.reshape(-1) for column in columns))
 
     @classmethod
     def join(cls, parts: list[Marks]) -> Marks:
         """All of them."""
-        columns = ("seed", "ask", "lag", "right")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def count(self, where: npt.NDArray[np.bool_] | None = None) -> Count:
         """Right answers and questions, in all or in a part."""
@@ -56,8 +62,9 @@ class Marks:
         return int(part.sum()), part.size
 
     def by_kind(self) -> dict[str, Count]:
-        """By kind of question, in the world's order."""
-        return dict(self._named([ask.kind for ask in ASKS]))
+        """By kind of question, in the world's order; last once more those that were spoken."""
+        found = dict(self._named([ask.kind for ask in ASKS]))
+        return found | ({SPOKEN: self.count(self.spoken)} if self.spoken.any() else {})
 
     def by_topic(self) -> dict[str, Count]:
         """By kind and topic."""
@@ -82,7 +89,7 @@ class Marks:
         return {int(seed): self._part(self.seed == seed) for seed in np.unique(self.seed)}
 
     def _part(self, where: npt.NDArray[np.bool_]) -> Marks:
-        return Marks(self.seed[where], self.ask[where], self.lag[where], self.right[where])
+        return Marks(*(getattr(self, field.name)[where] for field in fields(self)))
 
     def _named(self, names: list[str]) -> Iterator[tuple[str, Count]]:
         for name in dict.fromkeys(names):
