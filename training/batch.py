@@ -43,9 +43,10 @@ MIX = {
 class Plan:
     """What a batch is: the same plan and seed give the same batch.
 
-    ``size`` is the height and width of the frames. ``thin`` is the share of streams whose questions
-    see little of old units; ``recent`` leaves those of all streams older than so many units with
-    their delimiters alone.
+    ``long`` is the share of spoken questions that lie anywhere in three seconds. ``size`` is the
+    height and width of the frames. ``thin`` is the share of streams whose questions see little of
+    old units; ``recent`` leaves those of all streams older than so many units with their delimiters
+    alone.
     """
 
     units: int
@@ -53,6 +54,7 @@ class Plan:
     questions: int
     split: str = "train"
     spoken: float = 0.15
+    long: float = 0.0
     mix: Mapping[tuple[str, str], float] | None = None
     turns: int = 0
     size: tuple[int, int] = SQUARE
@@ -140,7 +142,9 @@ def make_packed(plan: Plan, seed: int) -> tuple[npt.NDArray[np.uint8], Spec]:
 
 def make(plan: Plan, seed: int) -> Batch:
     """Write scripts, draw questions and lay the branches out."""
-    written = script.write(seed, plan.streams, plan.units, plan.split, spoken=plan.spoken)
+    written = script.write(
+        seed, plan.streams, plan.units, plan.split, spoken=plan.spoken, long=plan.long
+    )
     rng = np.random.default_rng([seed, 17])
     moments = _moments(rng, plan)
     drawn = questions.draw(written, seed, plan.questions, asked_at=moments, mix=plan.mix)

@@ -93,7 +93,7 @@ def preprocessor() -> dict[str, Any]:
         "return_attention_mask": True,
         "sampling_rate": 16000,
         "temporal_patch_size": 2,
-        "unit_template": {"name": "1s"},
+        "unit_template": {"name": "1s", "pad_sound": True},
     }
 
 

@@ -8,6 +8,7 @@ import torch
 
 from streamworld import render_sounds as world
 from streamworld import spec
+from streamworld.script import LONG
 from training.bank import DeviceBank, Units, choice, constant, noise, seed_of, spread
 
 _RATE = spec.SAMPLE_RATE
@@ -43,9 +44,12 @@ def _said(units: Units, bank: DeviceBank) -> torch.Tensor:
     dice = voice[:, world.SPEED]
     speed = torch.where(asked, spread(dice, 0.9, 1.12), spread(dice, 0.86, 1.2))
     length, offset = bank.clip_length[clip], bank.clip_offset[clip]
-    room = (torch.where(asked, 2.0, 1.0) * _RATE - length / speed).clamp(min=0)
+    three = units["part"] >= LONG
+    seconds = torch.where(asked, torch.where(three, 3.0, 2.0), 1.0)
+    room = (seconds * _RATE - length / speed).clamp(min=0)
     start = spread(voice[:, world.START], 0, 1) * room
-    now = torch.arange(_RATE, device=voice.device) + (units["part"] * float(_RATE))[:, None]
+    second = torch.where(three, units["part"] - LONG, units["part"])
+    now = torch.arange(_RATE, device=voice.device) + (second * float(_RATE))[:, None]
     place = (now - start[:, None]) * speed[:, None]
     left = place.floor()
     between = place - left

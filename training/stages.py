@@ -23,6 +23,8 @@ SHAPED, SHAPED_UNITS = 0.35, (4, 16, 64)
 """Share of frames that are not square, in streams of these lengths."""
 _SHAPES = (0.35, 0.35, 0.15, 0.15)
 """How often each of ``SIZES`` after the square."""
+LONG = 0.6
+"""Share of spoken questions that lie anywhere in three seconds: nobody waits for a unit to begin."""
 THIN = 0.4
 """Share of streams whose questions see little of old units."""
 
@@ -79,7 +81,7 @@ class Curriculum:
         size = shaped(draw, SHAPED) if chosen.units in SHAPED_UNITS else SQUARE
         talk = chosen.units >= TALKATIVE and size == SQUARE and draw.random() < TALK
         turns = 2 if talk else 0
-        base = Plan(chosen.units, streams, chosen.questions, mix=MIX, turns=turns)
+        base = Plan(chosen.units, streams, chosen.questions, long=LONG, mix=MIX, turns=turns)
         return replace(base, size=size, thin=THIN)
 
     def note(self, units: int, right: float, progress: float) -> bool:

@@ -24,7 +24,7 @@ from training.optimiser import Optimiser, Rates
 from training.packing import upload
 from training.schedule import Length, factor
 from training.shape import Shape
-from training.stages import STAGES, Curriculum, Stage, shaped
+from training.stages import LONG, STAGES, Curriculum, Stage, shaped
 from training.towers import NAMED, Naming, fold
 from training.validate import measure
 
@@ -127,7 +127,7 @@ class Trainer:
         self.phase, self.step, self.spent = "text", 0, 0.0
 
     def _towers(self) -> None:
-        base = Plan(8, max(1, self.settings.rows // 8), 1, spoken=0.3)
+        base = Plan(8, max(1, self.settings.rows // 8), 1, spoken=0.3, long=LONG)
 
         def step(batch: Batch) -> Values:
             seen, heard = self.model.senses.encoded(

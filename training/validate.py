@@ -68,7 +68,7 @@ def test_plans(rows: int, questions: int) -> list[Plan]:
 
     Then of 64 units with frames of 4:3 and of 16:9, and with old units thinned to delimiters.
     """
-    base = Plan(64, max(1, rows // 64), questions, "test", spoken=0.1)
+    base = Plan(64, max(1, rows // 64), questions, "test", spoken=0.1, long=0.5)
     plain = [
         replace(base, units=units, streams=max(1, rows // units)) for units in (16, 64, 128, 256)
     ]

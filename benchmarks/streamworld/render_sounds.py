@@ -10,7 +10,7 @@ from streamworld import spec
 from streamworld.banks import Bank
 from streamworld.dice import Floats, choice, noise, seed_of, spread
 from streamworld.mu_law import EXPANDED
-from streamworld.script import Units
+from streamworld.script import LONG, Units
 
 # Columns of `voice`: what the dice of a unit's sound decide.
 CLIP, START, SPEED, LEVEL, FLOOR, FLOOR_TILT, SEED = 0, 1, 2, 3, 4, 5, 6
@@ -73,9 +73,11 @@ def _said(units: Units, bank: Bank) -> Floats:
         question, spread(voice[:, SPEED], 0.9, 1.12), spread(voice[:, SPEED], 0.86, 1.2)
     )
     length = bank.clip_length[clip]
-    seconds = np.where(question, np.float32(2), np.float32(1))
+    three = units.part >= LONG
+    seconds = np.where(question, np.where(three, 3, 2), 1).astype(np.float32)
     start = spread(voice[:, START], 0, 1) * np.maximum(0, seconds * RATE - length / speed)
-    now = np.arange(RATE, dtype=np.float32) + (units.part * np.float32(RATE))[:, None]
+    second = np.where(three, units.part - LONG, units.part)
+    now = np.arange(RATE, dtype=np.float32) + (second * np.float32(RATE))[:, None]
     place = (now - start[:, None].astype(np.float32)) * speed[:, None]
     left = np.floor(place).astype(np.int64)
     between = (place - left).astype(np.float32)

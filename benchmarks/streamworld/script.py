@@ -16,6 +16,8 @@ from streamworld import spec
 
 SPLITS = ("train", "validation", "test")
 LOOKS, SHOTS, VOICES = 32, 8, 32
+LONG = 8
+"""Added to the parts of a spoken question that lies anywhere in three seconds."""
 
 Ints = npt.NDArray[Any]
 
@@ -30,7 +32,8 @@ class Script:
         scene: number of the scene in its stream, ``int32[S, U]``; a scene shows one thing.
         age: units since the scene began, ``int32[S, U]``.
         sound: what is heard, ``uint8[S, U]``.
-        part: which second of a spoken question the unit holds, ``uint8[S, U]``.
+        part: which second of a spoken question the unit holds, ``uint8[S, U]``: 0 and 1 of two, or
+            :data:`LONG` + 0, 1 and 2 of three.
         form: the spoken question in the unit, or 0, ``uint8[S, U]``.
         look: dice of the scene, ``uint16[S, U, 32]``.
         shot: dice of the unit's frame, ``uint16[S, U, 8]``.
@@ -101,6 +104,7 @@ def write(
     split: str = "train",
     *,
     spoken: float = 0.0,
+    long: float = 0.0,
     dwell: float = 1.6,
 ) -> Script:
     """Scripts of ``streams`` streams; the same arguments give the same scripts.
@@ -114,6 +118,7 @@ def write(
         units: seconds of each.
         split: ``train``, ``validation`` or ``test``.
         spoken: share of streams that end in a spoken question.
+        long: share of those in which the question lies anywhere in three seconds, and not in two.
         dwell: mean units that a scene lasts.
     """
     rng = np.random.default_rng([seed, SPLITS.index(split), units])
@@ -124,15 +129,19 @@ def write(
     look = np.take_along_axis(look, first[:, :, None], axis=1)
     shot = rng.integers(0, 65536, (streams, units, SHOTS), np.uint16)
     voice = rng.integers(0, 65536, (streams, units, VOICES), np.uint16)
-    asked = _spoken_forms(rng, thing, sound, spoken)
+    seconds = np.full(streams, 2)
+    if long and units > 3:
+        seconds += rng.random(streams) < long
+    asked = _spoken_forms(rng, thing, sound, spoken, seconds)
     part = np.zeros((streams, units), np.uint8)
     form = np.zeros((streams, units), np.uint8)
-    rows = np.flatnonzero(asked >= 0)
-    if rows.size:
-        sound[rows, -2:] = spec.SPOKEN
-        part[rows, -1] = 1
-        form[rows, -2:] = asked[rows, None]
-        voice[rows, -1] = voice[rows, -2]
+    for size in (2, 3):
+        rows = np.flatnonzero((asked >= 0) & (seconds == size))
+        if rows.size:
+            sound[rows, -size:] = spec.SPOKEN
+            part[rows, -size:] = np.arange(size) + (LONG if size == 3 else 0)
+            form[rows, -size:] = asked[rows, None]
+            voice[rows, -size:] = voice[rows, -size, None]
     return Script(split, thing, scene, age, sound, part, form, look, shot, voice, asked)
 
 
@@ -193,7 +202,9 @@ def _sounds(rng: np.random.Generator, streams: int, units: int) -> Ints:
     return np.where(rank < beeps[:, None], spec.BEEP, sound).astype(np.uint8)
 
 
-def _spoken_forms(rng: np.random.Generator, thing: Ints, sound: Ints, share: float) -> Ints:
+def _spoken_forms(
+    rng: np.random.Generator, thing: Ints, sound: Ints, share: float, seconds: Ints
+) -> Ints:
     """Which question is spoken at each stream's end, -1 for none."""
     streams, units = thing.shape
     chosen = np.full(streams, -1, np.int8)
@@ -202,8 +213,8 @@ def _spoken_forms(rng: np.random.Generator, thing: Ints, sound: Ints, share: flo
     last = thing[:, -1]
     shape = (last >= spec.FIRST_SHAPE) & (last < spec.FIRST_DIGIT)
     digit = (last >= spec.FIRST_DIGIT) & (last < spec.FIRST_CLOTHING)
-    before = sound[:, :-2]
-    word = ((before >= spec.FIRST_WORD) & (before < spec.BEEP)).any(axis=1)
+    before = np.arange(units) < units - seconds[:, None]
+    word = (before & (sound >= spec.FIRST_WORD) & (sound < spec.BEEP)).any(axis=1)
     digits = ((thing >= spec.FIRST_DIGIT) & (thing < spec.FIRST_CLOTHING)).any(axis=1)
     fits = {
         ("now", "digit"): digit,

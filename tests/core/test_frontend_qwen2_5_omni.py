@@ -361,3 +361,18 @@ def test_dropped_units_open_another_bracket_so_that_positions_stay_seconds():
     assert marks == [A_EOS, V_EOS, V_BOS, A_BOS]
     assert cursor.bracket is not None and cursor.bracket.stop == 8
     assert later.block.positions.min() > 10
+
+
+def test_sound_of_a_short_unit_is_filled_up_where_the_template_says_so():
+    plain = make("1s")
+    padded = make(preprocessor={"unit_template": {"name": "1s", "pad_sound": True}})
+    short = media(3, 3.4, 1, 0.4)
+    whole = UnitMedia(3, 4, short.frames, np.pad(short.audio, (0, 9_600)))
+    found, after = padded.unit(short, Cursor(10))
+    expected, behind = plain.unit(whole, Cursor(10))
+    assert after == behind
+    assert np.array_equal(found.audio[0], expected.audio[0])
+    assert np.array_equal(found.block.tokens, expected.block.tokens)
+    assert len(plain.unit(short, Cursor(10))[0].block) < len(found.block)
+    # What was not heard at all is not made up.
+    assert not padded.unit(media(3, 4, 1, None), Cursor(10))[0].audio

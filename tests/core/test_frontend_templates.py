@@ -27,7 +27,7 @@ def test_a_new_template_states_every_field():
         "order": ["vision", "audio"],
         "repeat_frames": True,
     }
-    assert template_from(entry).seconds == 0.5
+    assert template_from(entry).seconds == 0.5 and not template_from(entry).pad_sound
     del entry["fps"]
     with pytest.raises(CheckpointError, match="lacks fps"):
         template_from(entry)
@@ -57,6 +57,8 @@ def test_unknown_keys_are_named():
         ({"name": "1s", "order": "vision"}, "`order` is 'vision'"),
         ({"name": "1s", "repeat_frames": 1}, "`repeat_frames` is 1"),
         ({"name": "2s", "repeat_frames": True}, "false where delimiters are 'turn'"),
+        ({"name": "1s", "pad_sound": "yes"}, "`pad_sound` is 'yes'"),
+        ({"name": "2s", "pad_sound": True}, "`pad_sound` is True, expected false where"),
     ],
 )
 def test_values_that_cannot_be_are_refused(entry, named):

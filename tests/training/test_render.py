@@ -17,7 +17,7 @@ from training.sound import sounds
 
 @pytest.fixture(scope="module")
 def units() -> script.Units:
-    written = script.write(5, 3, 16, "train", spoken=1.0)
+    written = script.write(5, 3, 16, "train", spoken=1.0, long=0.7)
     things = (0, 1, 20, 70, 76, 84)
     written.thing[:, : len(things)] = things
     written.sound[:, :6] = (0, 3, spec.BEEP, spec.MUSIC, spec.NOISE, spec.BEEP - 1)

@@ -61,6 +61,21 @@ def test_a_spoken_question_fills_the_last_two_units() -> None:
     assert len(set(made.spoken.tolist())) == len(spec.SPOKEN_FORMS)
 
 
+def test_a_spoken_question_may_lie_anywhere_in_three_units() -> None:
+    made = script.write(2, 160, 9, spoken=1.0, long=0.5)
+    three = made.part[:, -1] == script.LONG + 2
+    assert 50 < three.sum() < 110
+    assert (made.part[three, -3:] == script.LONG + np.arange(3)).all()
+    assert (made.part[~three, -3:] == [0, 0, 1]).all()
+    assert (made.sound[three, -3:] == spec.SPOKEN).all()
+    assert (made.sound[~three, -3] != spec.SPOKEN).all()
+    assert (made.voice[three, -3:] == made.voice[three, -1:]).all()
+    short = script.write(2, 160, 3, spoken=1.0, long=1.0)
+    assert short.part.max() == 1
+    plain, same = script.write(2, 9, 9, spoken=1.0), script.write(2, 9, 9, spoken=1.0, long=0.0)
+    assert np.array_equal(plain.voice, same.voice)
+
+
 def test_streams_too_short_for_a_spoken_question_have_none() -> None:
     assert (script.write(2, 9, 2, spoken=1.0).spoken == -1).all()
 

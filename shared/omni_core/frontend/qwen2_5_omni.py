@@ -201,12 +201,14 @@ class QwenOmniFrontend:
     def _hear(self, media: UnitMedia) -> npt.NDArray[np.float32] | None:
         if media.audio is None or not media.audio.size:
             return None
-        if media.audio.size > round(self.seconds * SAMPLE_RATE):
+        full = round(self.seconds * SAMPLE_RATE)
+        if media.audio.size > full:
             raise MediaError(
                 f"the unit at {media.start:.3f} s has {media.audio.size} samples of sound, "
                 f"expected at most {self.seconds:g} s at {SAMPLE_RATE} a second: cut it into units"
             )
-        return log_mel(media.audio, self.mel_bins)
+        rest = full - media.audio.size if self.template.pad_sound else 0
+        return log_mel(np.pad(media.audio, (0, rest)), self.mel_bins)
 
     def _mark(self, position: int, marks: list[tuple[int, Modality]]) -> TokenBlock:
         """Delimiters, which all share one position."""

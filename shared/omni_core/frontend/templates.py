@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
 from omni_core.errors import CheckpointError
@@ -26,6 +26,8 @@ class UnitTemplate:
         order: the senses in the order their tokens come.
         repeat_frames: whether a full unit may leave a temporal patch unfilled, to be filled with
             its last frame. A unit in which the picture or the stream ends may always.
+        pad_sound: whether the sound of a unit that was closed early is filled up with silence: for
+            a model that knows full units alone.
     """
 
     name: str
@@ -34,6 +36,7 @@ class UnitTemplate:
     delimiters: Literal["turn", "unit"]
     order: tuple[Modality, ...]
     repeat_frames: bool
+    pad_sound: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no stream can follow."""
@@ -45,11 +48,14 @@ class UnitTemplate:
             raise _wrong(self.name, "delimiters", self.delimiters, "'turn' or 'unit'")
         if sorted(self.order) != sorted(_SENSES.values()):
             raise _wrong(self.name, "order", self.order, "'vision' and 'audio', each once")
-        if not isinstance(self.repeat_frames, bool):
-            raise _wrong(self.name, "repeat_frames", self.repeat_frames, "true or false")
-        if self.repeat_frames and self.delimiters == "turn":
-            # Repeated frames inside one clip would let its time run faster than the clock.
-            raise _wrong(self.name, "repeat_frames", True, "false where delimiters are 'turn'")
+        for field in ("repeat_frames", "pad_sound"):
+            value = getattr(self, field)
+            if not isinstance(value, bool):
+                raise _wrong(self.name, field, value, "true or false")
+            if value and self.delimiters == "turn":
+                # Inside one clip, frames and sound that were not there would let its time run
+                # faster than the clock.
+                raise _wrong(self.name, field, True, "false where delimiters are 'turn'")
 
 
 TWO_SECONDS = UnitTemplate("2s", 2.0, 2.0, "turn", (Modality.VISION, Modality.AUDIO), False)
@@ -83,7 +89,8 @@ def template_from(entry: Mapping[str, Any]) -> UnitTemplate:
         )
     values: dict[str, Any] = asdict(TEMPLATES[name]) if name in TEMPLATES else {}
     values.update(entry)
-    missing = [field for field in known if field not in values]
+    stated = [field.name for field in fields(UnitTemplate) if field.default is MISSING]
+    missing = [field for field in stated if field not in values]
     if missing:
         raise CheckpointError(
             f"unit_template {shown(name)} is not one of {', '.join(TEMPLATES)} and lacks "
