@@ -28,10 +28,12 @@ def plain_tests(lines: list[dict[str, Any]]) -> Tests:
 
 
 def claims(tests: Tests) -> dict[str, Any]:
-    """``claims.json``: the lower end of each test's 95 % interval, in whole percent."""
+    """``claims.json``: of what was tested, the lower end of the 95 % interval, in whole percent."""
     found = []
     for units in UNITS:
         for name in CLAIMED:
+            if name not in tests.get(units, {}):
+                continue
             kind, _, topic = name.partition(" ")
             share, count = tests[units][name]
             floor = math.floor(100 * interval(share, int(count))[0]) / 100

@@ -24,7 +24,7 @@ SHAPED, SHAPED_UNITS = 0.35, (4, 16, 64)
 _SHAPES = (0.35, 0.35, 0.15, 0.15)
 """How often each of ``SIZES`` after the square."""
 LONG = 0.6
-"""Share of spoken questions that lie anywhere in three seconds: nobody waits for a unit to begin."""
+"""Share of spoken questions that lie anywhere in three seconds, as nobody waits for a unit."""
 THIN = 0.4
 """Share of streams whose questions see little of old units."""
 
