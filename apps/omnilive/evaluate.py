@@ -133,8 +133,9 @@ def _show(rows: Sequence[Row], checked: Sequence[Claim], of_world: Sequence[Clai
     put(tables.text(tables.by_lag(rows)))
     put("\nCells and bytes of one stream at most, at a unit's end; units of all streams.\n\n")
     put(tables.text(tables.by_cost(rows)))
-    if checked or of_world:
-        put("\n" + tables.text(tables.of_claims([*checked, *of_world])))
+    told = [claim for claim in (*checked, *of_world) if claim.holds is not None]
+    if told:
+        put("\n" + tables.text(tables.of_claims(told)))
 
 
 def _verdict(
@@ -149,7 +150,11 @@ def _verdict(
         say(f"{prepared.name} claims nothing: its folder has no {claims.FILE}")
     unchecked = sum(claim.holds is None for claim in checked)
     if unchecked:
-        say(f"{unchecked} of {len(checked)} claims are unchecked: nothing in this run tells")
+        lengths = " and ".join(str(units) for units in sorted({floor.units for floor in floors}))
+        say(
+            f"{unchecked} of {len(checked)} claims are unchecked: they are of streams of {lengths} "
+            "units with everything kept, and a run checks those of its own length"
+        )
     default = not (options.retention or options.budgets or options.quick)
     counted = [*checked, *(of_world if default else ())]
     failed = [claim for claim in counted if claim.holds is False]

@@ -63,7 +63,8 @@ def measure(
             left = spent / done * (len(parts) - done)
             note(
                 f"seed {exam.seed}, streams {streams.start + 1} to {streams.stop} of "
-                f"{exam.script.streams}: {spent:.0f} s, about {left:.0f} s to go"
+                f"{exam.script.streams}: {spent:.0f} s"
+                + (f", about {left:.0f} s to go" if left else "")
             )
     pairs = zip(marks, sittings, strict=True)
     return [Outcome(Marks.join(marked), sat) for marked, sat in pairs]
