@@ -11,7 +11,14 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from omni_core.backend import ArenaLayout, MemoryReport, MovePlan, StepPlan, StepResult
+from omni_core.backend import (
+    ArenaLayout,
+    MemoryReport,
+    MovePlan,
+    RestorePlan,
+    StepPlan,
+    StepResult,
+)
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError, PlanError
 from omni_core.frontend.base import VisionInput
@@ -19,6 +26,7 @@ from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import LiveCells, TableMirror
 from omni_core.plan_checks import check_layout, check_step
 from omni_core.stored_weights import AUDIO_PREFIX, VISION_PREFIX, check_weights, has_own_head
+from omni_core.units import Int32
 from omni_cuda import devices, weights
 from omni_cuda.arena import Arena, Cells
 from omni_cuda.attention import GroupView
@@ -155,6 +163,29 @@ class TorchBackend:
         mirror.check(plan)
         with _out_of_memory(f"a move of {plan.source.size} cells"):
             arena.copy(Cells.of(plan.source, self._device), Cells.of(plan.target, self._device))
+        mirror.commit(plan)
+
+    @torch.inference_mode()
+    def read(self, layer: int, cells: Int32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Keys and values ``[streams, n, kv_heads, head_dim]`` of cells of a model's layer."""
+        arena, _ = self._allocated()
+        stored = arena.gather(layer % arena.keys.shape[0], Cells.of(cells, self._device))
+        keys, values = (devices.download(part.transpose(0, 1)) for part in stored)
+        return keys, values
+
+    @torch.inference_mode()
+    def write(
+        self, layer: int, cells: Int32, keys: npt.NDArray[Any], values: npt.NDArray[Any]
+    ) -> None:
+        """Store what :meth:`read` gave."""
+        arena, _ = self._allocated()
+        stored = [self._upload(part).view(self._dtype).transpose(0, 1) for part in (keys, values)]
+        arena.write(layer % arena.keys.shape[0], Cells.of(cells, self._device), *stored)
+
+    def restore(self, plan: RestorePlan) -> None:
+        """Take page tables over for cells that have been written."""
+        _, mirror = self._allocated()
+        mirror.check(plan)
         mirror.commit(plan)
 
     def memory(self) -> MemoryReport:

@@ -77,6 +77,14 @@ def upload(
     return torch.from_numpy(np.require(array, requirements=["C", "W"])).to(device, dtype)
 
 
+def download(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A tensor in NumPy, bfloat16 as its bits in uint16, which NumPy has no other name for."""
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.contiguous().view(torch.uint16)
+    array: npt.NDArray[Any] = tensor.contiguous().cpu().numpy()
+    return array
+
+
 def free_bytes(device: torch.device) -> int:
     """Bytes that a new allocation could take."""
     if device.type == "cuda":

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import ArenaLayout, MemoryReport, MovePlan, StepPlan, StepResult
+from omni_core.backend import (
+    ArenaLayout,
+    MemoryReport,
+    MovePlan,
+    RestorePlan,
+    StepPlan,
+    StepResult,
+)
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError, BudgetError
 from omni_core.frontend.base import VisionInput
@@ -23,6 +31,7 @@ from omni_core.stored_weights import (
     check_weights,
     has_own_head,
 )
+from omni_core.units import Int32
 from omni_mlx.arena import Arena
 from omni_mlx.backbone import Backbone
 from omni_mlx.devices import ComputeDevice, choose_device
@@ -200,6 +209,30 @@ class MlxBackend:
                 arena.copy(plan.source, plan.target)
         mirror.commit(plan)
 
+    def read(self, layer: int, cells: Int32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Keys and values ``[streams, n, kv_heads, head_dim]`` of cells of a model's layer."""
+        arena, _ = self._ready()
+        with self._device.running("saving the cache"):
+            stored = arena.read(layer % arena.layout.layers_per_group, arena.rows(cells))
+            keys, values = (_bits(part.swapaxes(1, 2)) for part in stored)
+        return keys, values
+
+    def write(
+        self, layer: int, cells: Int32, keys: npt.NDArray[Any], values: npt.NDArray[Any]
+    ) -> None:
+        """Store what :meth:`read` gave."""
+        arena, _ = self._ready()
+        with self._device.running("restoring the cache"):
+            stored = [mx.array(part).view(self._dtype).swapaxes(1, 2) for part in (keys, values)]
+            arena.write(layer % arena.layout.layers_per_group, arena.rows(cells), *stored)
+            arena.settle()
+
+    def restore(self, plan: RestorePlan) -> None:
+        """Take page tables over for cells that have been written."""
+        _, mirror = self._ready()
+        mirror.check(plan)
+        mirror.commit(plan)
+
     def memory(self) -> MemoryReport:
         """Memory now, by MLX's own count."""
         arena = self._arena.layout.bytes(self.element) if self._arena else 0
@@ -215,3 +248,8 @@ class MlxBackend:
         if self._arena is None or self._mirror is None:
             raise BackendError("no arena yet; call allocate first")
         return self._arena, self._mirror
+
+
+def _bits(array: mx.array) -> npt.NDArray[Any]:
+    """An array in NumPy, bfloat16 as its bits in uint16, which NumPy has no other name for."""
+    return np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)

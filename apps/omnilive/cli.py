@@ -106,6 +106,10 @@ def _live(arguments: argparse.Namespace) -> int:
         jsonl=arguments.jsonl,
         record=arguments.record,
         explain=arguments.explain,
+        save=arguments.save,
+        resume=arguments.resume,
+        trace=arguments.trace,
+        given=getattr(arguments, "given", frozenset()),
     )
     from omnilive.live import run
 
@@ -126,6 +130,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         device=arguments.device,
         weights=arguments.weights,
         jsonl=arguments.jsonl,
+        in_time=arguments.in_time,
     )
     return DONE if same else FAILED
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from omnilive.evaluation.size import choose_model, choose_size
 from omnilive.evaluation.world import check_model, extent
 from omnilive.files import check_target, write
 from omnilive.live import UNTRAINED
-from omnilive.models import Prepared, prepare
+from omnilive.models import EMBEDDED, Prepared, prepare
 from omnilive.options import EvalOptions, UsageError
 from omnilive.sinks import choose_policy, model_label
 from omnilive.terminal import put, say
@@ -147,7 +147,7 @@ def _verdict(
 ) -> bool:
     """Say what does not hold; whether all does. What the world claims counts in its own table."""
     if not floors:
-        say(f"{prepared.name} claims nothing: its folder has no {claims.FILE}")
+        say(f"{prepared.name} claims nothing: its folder has no {claims.FILE}, or an empty one")
     unchecked = sum(claim.holds is None for claim in checked)
     if unchecked:
         lengths = " and ".join(str(units) for units in sorted({floor.units for floor in floors}))
@@ -155,10 +155,20 @@ def _verdict(
             f"{unchecked} of {len(checked)} claims are unchecked: they are of streams of {lengths} "
             "units with everything kept, and a run checks those of its own length"
         )
-    default = not (options.retention or options.budgets or options.quick)
-    counted = [*checked, *(of_world if default else ())]
+    counted = [*checked, *(of_world if _is_default(options) else ())]
     failed = [claim for claim in counted if claim.holds is False]
     for claim in failed:
         bound = f"{claim.comparison} {claim.bound:g}"
         say(f"does not hold: {claim.name} {claim.value:.1f}, claimed {bound}")
     return not failed
+
+
+def _is_default(options: EvalOptions) -> bool:
+    """Whether the run is the default table: all but where it runs and what it writes left open."""
+    free = ("model", "batch", "out", "plot")
+    plain = EvalOptions(options.model)
+    return options.model.model == EMBEDDED and all(
+        getattr(options, field.name) == getattr(plain, field.name)
+        for field in fields(options)
+        if field.name not in free
+    )

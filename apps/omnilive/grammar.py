@@ -13,6 +13,7 @@ from omni_core.mass_profile import RECENT
 from omnilive import reading
 from omnilive.grammar_eval import add_eval
 from omnilive.grammar_parts import (
+    Noted,
     add_budget,
     add_debug,
     add_model,
@@ -95,6 +96,7 @@ def _add_live(commands: Any) -> None:
     cache = live.add_argument_group("cache")
     cache.add_argument(
         "--retention",
+        action=Noted,
         choices=RETENTION,
         default="omnipick",
         help="which tokens stay (default: %(default)s)",
@@ -117,10 +119,15 @@ def _add_live(commands: Any) -> None:
         help="more questions, from a JSON file; true answers in it are shown beside the model's",
     )
     answers.add_argument(
-        "--system", type=reading.text, metavar="TEXT", help="system prompt, kept for ever"
+        "--system",
+        action=Noted,
+        type=reading.text,
+        metavar="TEXT",
+        help="system prompt, kept for ever",
     )
     answers.add_argument(
         "--max-tokens",
+        action=Noted,
         type=reading.count,
         default=64,
         metavar="N",
@@ -128,6 +135,7 @@ def _add_live(commands: Any) -> None:
     )
     answers.add_argument(
         "--temperature",
+        action=Noted,
         type=reading.temperature,
         default=0.0,
         metavar="X",
@@ -135,21 +143,42 @@ def _add_live(commands: Any) -> None:
     )
     answers.add_argument(
         "--seed",
+        action=Noted,
         type=reading.seed,
         default=0,
         metavar="N",
         help="of the draws, with a temperature above 0 (default: %(default)s)",
     )
+    session = live.add_argument_group("session")
+    session.add_argument(
+        "--save",
+        type=Path,
+        metavar="DIR",
+        help="keep the session in a new folder at its end: its cache, and all that decides",
+    )
+    session.add_argument(
+        "--resume",
+        type=Path,
+        metavar="DIR",
+        help="go on where a saved session was, with its model and settings; seconds count on, and "
+        "--save may name the same folder",
+    )
     out = live.add_argument_group("output")
     out.add_argument("--jsonl", action="store_true", help="one JSON object a line on stdout")
     out.add_argument(
-        "--record", type=Path, metavar="DIR", help="keep media and plans in a new folder"
+        "--record", type=Path, metavar="DIR", help="keep media, events and plans in a new folder"
     )
     out.add_argument(
         "--explain",
         type=Path,
         metavar="FILE",
         help="write a line for each unit: what was kept and dropped and why, and the page map",
+    )
+    out.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE.json",
+        help="write when what was computed, for chrome://tracing or Perfetto",
     )
     add_debug(out)
     live.set_defaults(command="live")
@@ -171,6 +200,12 @@ def _add_replay(commands: Any) -> None:
         type=Path,
         metavar="OTHER",
         help="run nothing; say whether the plans of two recordings are equal, integer for integer",
+    )
+    replay.add_argument(
+        "--in-time",
+        action="store_true",
+        help="at the pace of the recorded units, with what was shown then; otherwise as fast as it "
+        "goes",
     )
     add_model(replay, recorded=True)
     out = replay.add_argument_group("output")

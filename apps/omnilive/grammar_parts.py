@@ -12,16 +12,33 @@ from omnilive.options import BACKENDS, LAYOUT, WEIGHTS
 _HELP_WIDTH = 96
 
 
+class Noted(argparse.Action):
+    """Stores a value, and adds the option to ``given``: some other options leave it no say."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        """Store and note."""
+        setattr(namespace, self.dest, values)
+        namespace.given = getattr(namespace, "given", frozenset()) | {self.option_strings[0]}
+
+
 def add_sinks_and_layout(group: Any) -> None:
     """What goes with a choice of policy: ``--sinks`` and ``--layout``."""
     group.add_argument(
         "--sinks",
+        action=Noted,
         type=Path,
         metavar="FILE",
         help="how many tokens omnipick keeps of each old unit, from `omnilive calibrate retention`",
     )
     group.add_argument(
         "--layout",
+        action=Noted,
         choices=LAYOUT,
         default="page",
         help="where tokens are placed; native and eager are there to compare with (default: "
@@ -33,6 +50,7 @@ def add_budget(group: Any) -> None:
     """``--budget``, of one session."""
     group.add_argument(
         "--budget",
+        action=Noted,
         type=reading.budget,
         metavar="CELLS|BYTES",
         help="cells alive at a unit's end, as 8192, or bytes, as 2GB; if left out, a size that "
@@ -45,6 +63,7 @@ def add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
     group = command.add_argument_group("model")
     group.add_argument(
         "--model",
+        action=Noted,
         default=None if recorded else "embedded",
         metavar="PATH|HUB-ID",
         help="checkpoint folder, or a name on the Hugging Face hub "
@@ -61,6 +80,7 @@ def add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
     )
     group.add_argument(
         "--weights",
+        action=Noted,
         choices=WEIGHTS,
         default=None if recorded else "auto",
         help="number format or bits of the weights (default: "

@@ -17,6 +17,8 @@ _SMALL = [
     "tokenizer_config.json",
     "vocab.json",
     "merges.txt",
+    "retention.json",
+    "claims.json",
     _INDEX,
 ]
 

@@ -10,17 +10,20 @@ from typing import Any
 from omni_core import Model, Recorder, Session
 from omni_core.paging import layout
 from omni_core.retention import Policy
+from omni_core.saving import SavedSession
+from omni_core.tracing import Tracer
 from omnilive.budget import settle
 from omnilive.clip import Clip, probe
 from omnilive.explanation import drawn_pages, explained
 from omnilive.files import check_target
 from omnilive.interrupts import gently
-from omnilive.keeping import recorded
+from omnilive.keeping import Kept, recorded, traced
 from omnilive.models import folder, prepare
 from omnilive.options import LiveOptions
 from omnilive.output import Event, Output, open_output
 from omnilive.player import Player
 from omnilive.questions import Questions, check_asks
+from omnilive.resuming import check_save, continued, saved_at_end
 from omnilive.sinks import choose_policy, model_label
 from omnilive.stream import framer_for
 
@@ -40,15 +43,27 @@ def run(options: LiveOptions) -> None:
         OmniError: what a part says.
     """
     output = open_output(options.jsonl)
+    options, saved = continued(options)
     clip = probe(options.source or DEMO)
-    check_asks(options, clip)
+    check_asks(options, clip, saved.time if saved else 0.0)
+    read = (options.source, options.sinks, options.asked_from)
     if options.explain is not None:
-        check_target(
-            options.explain, "--explain", (options.source, options.sinks, options.asked_from)
-        )
-    rule, measured = choose_policy(options.retention, options.sinks, folder(options.model.model))
+        check_target(options.explain, "--explain", read)
+    if options.trace is not None:
+        check_target(options.trace, "--trace", (*read, options.explain))
+    check_save(options)
+    rule, measured = _policy(options, saved)
     with recorded(options, rule) as recorder:
-        _load_and_follow(options, output, clip, rule, measured, recorder)
+        if recorder is not None:
+            output = Kept(output, recorder)
+        _load_and_follow(options, output, clip, rule, measured, recorder, saved)
+
+
+def _policy(options: LiveOptions, saved: SavedSession | None) -> tuple[Policy, str | None]:
+    """The policy, and the model that its counts were measured on, if a file says so."""
+    if saved is not None:
+        return saved.settings.retention, None
+    return choose_policy(options.retention, options.sinks, folder(options.model.model))
 
 
 def _load_and_follow(
@@ -58,8 +73,12 @@ def _load_and_follow(
     rule: Policy,
     measured: str | None,
     recorder: Recorder | None,
+    saved: SavedSession | None,
 ) -> None:
+    start = saved.time if saved else 0.0
     prepared = prepare(**asdict(options.model))
+    if saved is not None:
+        saved.check(prepared.described(prepared.element))
     room: dict[str, Any] = {
         "budget": options.budget,
         "system": options.system,
@@ -75,14 +94,24 @@ def _load_and_follow(
         f"budget {budget} cells, retention {options.retention}, layout {options.layout}"
     )
     if not model.trained:
-        output.event({"event": "warning", "t": 0.0, "message": UNTRAINED})
+        output.event({"event": "warning", "t": round(start, 3), "message": UNTRAINED})
     if measured is not None and measured != model_label(model.name):
         message = f"{options.sinks} was measured on {measured}, not on {model_label(model.name)}"
-        output.event({"event": "warning", "t": 0.0, "message": message})
-    places = layout(options.layout)
-    with explained(options, clip, rule, places, budget) as watcher:
-        settings = {"budget": budget, "retention": rule, "layout": places, "watcher": watcher}
-        _follow(options, output, clip, model, recorder, settings)
+        output.event({"event": "warning", "t": round(start, 3), "message": message})
+    places = saved.settings.layout if saved else layout(options.layout)
+    with (
+        explained(options, clip, rule, places, budget) as watcher,
+        traced(options.trace) as tracer,
+    ):
+        watching = {"recorder": recorder, "watcher": watcher, "tracer": tracer}
+        settings = {"budget": budget, "retention": rule, "layout": places}
+
+        def begin(show: Callable[[Event], None]) -> Session:
+            if saved is not None:
+                return Session.resume(model, saved, on_event=show, **watching)
+            return _open_session(options, model, on_event=show, **settings, **watching)
+
+        _follow(options, output, clip, model, begin, tracer, start)
 
 
 def _follow(
@@ -90,10 +119,11 @@ def _follow(
     output: Output,
     clip: Clip,
     model: Model,
-    recorder: Recorder | None,
-    settings: dict[str, Any],
+    begin: Callable[[Callable[[Event], None]], Session],
+    tracer: Tracer,
+    start: float,
 ) -> None:
-    framer = framer_for(clip, model, block=options.fast)
+    framer = framer_for(clip, model, block=options.fast, start=start)
     for ask in options.asks:
         framer.cut(ask.time)
 
@@ -119,8 +149,10 @@ def _follow(
         loop=options.loop,
         duration=options.duration,
         warn=warn,
+        start=start,
+        tracer=tracer,
     )
-    with _open_session(options, model, recorder, settings, show) as session:
+    with begin(show) as session, saved_at_end(options, session, output):
         questions = Questions(options.asks, session, output)
 
         def stop() -> None:
@@ -128,7 +160,7 @@ def _follow(
             player.stop()
 
         with gently(stop):
-            questions.put(0.0)
+            questions.put(start)
             for unit in player.units():
                 session.append(unit)
                 questions.put(unit.stop)
@@ -136,22 +168,16 @@ def _follow(
     output.drawing(drawn_pages(session))
 
 
-def _open_session(
-    options: LiveOptions,
-    model: Model,
-    recorder: Recorder | None,
-    settings: dict[str, Any],
-    show: Callable[[Event], None],
-) -> Session:
-    settings = {
-        **settings,
-        "max_tokens": options.max_tokens,
-        "temperature": options.temperature,
-        "seed": options.seed,
-    }
+def _open_session(options: LiveOptions, model: Model, **settings: Any) -> Session:
     if options.system is not None:
         settings["system"] = options.system
-    return Session(model, on_event=show, recorder=recorder, **settings)
+    return Session(
+        model,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        **settings,
+    )
 
 
 def _introduce(output: Output, clip: Clip, options: LiveOptions) -> None:

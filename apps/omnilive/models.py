@@ -10,7 +10,9 @@ from omni_core.checkpoints import Checkpoint, open_checkpoint
 from omni_core.errors import CheckpointError
 from omni_core.frontend.base import Frontend
 from omni_core.frontend.qwen2_5_omni import QwenOmniFrontend
+from omni_core.identity import identity
 from omni_core.model_config import ThinkerConfig, thinker_config
+from omni_core.saving import SavedModel
 from omnilive import backends, hub
 from omnilive.sinks import own_omnipick
 from omnilive.tokenizer import FileTokenizer
@@ -19,6 +21,8 @@ EMBEDDED = "embedded"
 """The name of the checkpoint that ships with omnilive."""
 EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
 """Where it lies."""
+
+_NUMBERS = {4: "f32", 2: "bf16"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ class Prepared:
         """Bytes that a key or value number will take, as far as can be told yet."""
         return backends.expected_element(self.backend, self.device, self.weights)
 
+    def described(self, element: int) -> SavedModel:
+        """The model as a saved session knows it, computing with ``element`` bytes a number.
+
+        Raises:
+            CheckpointError: the weights cannot be read.
+        """
+        weights = _NUMBERS[element] if self.weights == "auto" else self.weights
+        return SavedModel(self.name, identity(self.checkpoint), weights, element)
+
     def check(self) -> None:
         """Refuse a device or a number format that the backend has not.
 
@@ -63,8 +76,17 @@ class Prepared:
         backend = backends.load_backend(
             self.backend, self.checkpoint, self.device, self.weights, streams
         )
-        rule = own_omnipick(self.checkpoint.path)
-        return Model(backend, self.frontend, self.config.text, self.name, self.trained, rule)
+        about = self.described(backend.element)
+        return Model(
+            backend,
+            self.frontend,
+            self.config.text,
+            self.name,
+            self.trained,
+            own_omnipick(self.checkpoint.path),
+            about.identity,
+            about.weights,
+        )
 
 
 def prepare(

@@ -58,6 +58,10 @@ class LiveOptions:
         duration: seconds of stream, the clip repeating as needed; overrides ``loop``.
         record: folder for the recording.
         explain: file for the explanation.
+        save: folder for the session at its end.
+        resume: folder of the saved session that goes on.
+        trace: file for the Chrome trace.
+        given: the options that were given in words, as ``--budget``.
     """
 
     model: ModelOptions
@@ -78,6 +82,10 @@ class LiveOptions:
     jsonl: bool = False
     record: Path | None = None
     explain: Path | None = None
+    save: Path | None = None
+    resume: Path | None = None
+    trace: Path | None = None
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 
 from omni_core import UnitMedia
 from omni_core.frontend.framing import UnitFramer
+from omni_core.tracing import NO_TRACE, Tracer
 from omnilive.clip import Clip
 from omnilive.decoding import Warn
 from omnilive.stream import push, timeline
@@ -21,8 +22,9 @@ class Player:
         clip: what is played.
         framer: made with ``block`` where the clip is not paced.
         paced: keep the clip's own time; media that are not taken in time are then dropped.
-        loop, duration: as :func:`omnilive.stream.timeline`.
+        loop, duration, start: as :func:`omnilive.stream.timeline`.
         warn: called from the thread that takes the units.
+        tracer: measures the waiting for each unit.
     """
 
     def __init__(
@@ -34,15 +36,18 @@ class Player:
         loop: int,
         duration: float | None,
         warn: Warn,
+        start: float = 0.0,
+        tracer: Tracer = NO_TRACE,
     ) -> None:
         self._clip, self._framer, self._paced, self._warn = clip, framer, paced, warn
-        self._media = timeline(clip, self._put_warning, loop, duration)
+        self._media = timeline(clip, self._put_warning, loop, duration, start)
+        self._start, self._tracer = start, tracer
         self._warnings: SimpleQueue[str] = SimpleQueue()
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._began = 0.0
         self._thread = threading.Thread(target=self._read, name="clip", daemon=True)
-        self.end = 0.0
+        self.end = start
         """Seconds of stream that were read."""
 
     def units(self) -> Iterator[UnitMedia]:
@@ -51,15 +56,14 @@ class Player:
         Raises:
             MediaError: the clip could not be read on.
         """
-        self._began = clock.monotonic()
+        self._began = clock.monotonic() - self._start
         self._thread.start()
         try:
             while not self._stopped.is_set():
-                unit = self._framer.pop(0.2)
-                self._pass_warnings_on()
+                unit = self._next()
                 if unit is not None:
                     yield unit
-                elif self._framer.ended:
+                else:
                     break
         finally:
             self.stop()
@@ -79,6 +83,19 @@ class Player:
         if not self._paced:
             return 0.0
         return max(0.0, round((clock.monotonic() - self._began - time) * 1e3, 1))
+
+    def _next(self) -> UnitMedia | None:
+        """The next unit; None once there is none, or after :meth:`stop`."""
+        with self._tracer.span("capture") as span:
+            while not self._stopped.is_set():
+                unit = self._framer.pop(0.2)
+                self._pass_warnings_on()
+                if unit is not None:
+                    span.add(start=unit.start, stop=unit.stop)
+                    return unit
+                if self._framer.ended:
+                    break
+        return None
 
     def _read(self) -> None:
         try:

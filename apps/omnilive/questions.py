@@ -78,18 +78,28 @@ class Questions:
             )
 
 
-def check_asks(options: LiveOptions, clip: Clip) -> None:
+def check_asks(options: LiveOptions, clip: Clip, start: float = 0.0) -> None:
     """Refuse a question that cannot be reached, where the clip's length is known.
 
+    Args:
+        options: the questions, and how long the clip is played.
+        clip: what is played.
+        start: second of the stream at which it begins.
+
     Raises:
-        UsageError: it lies past the end.
+        UsageError: it lies before the beginning or past the end.
     """
     length = options.duration
     if length is None and clip.duration is not None:
         length = clip.duration * options.loop
     for ask in options.asks:
-        if length is not None and ask.time > length:
+        if ask.time < start - _SAME:
             raise UsageError(
-                f"the question at {ask.time:g} s lies past the end of {clip.path} at {length:g} s; "
-                "ask earlier, or repeat the clip with --loop or --duration"
+                f"the question at {ask.time:g} s lies before {start:g} s, where the saved session "
+                "goes on; ask later"
+            )
+        if length is not None and ask.time > start + length:
+            raise UsageError(
+                f"the question at {ask.time:g} s lies past the end of {clip.path} at "
+                f"{start + length:g} s; ask earlier, or repeat the clip with --loop or --duration"
             )

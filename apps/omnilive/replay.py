@@ -7,13 +7,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from omni_core import Model
 from omni_core.backend import ArenaLayout
 from omni_core.errors import RecordingError
+from omni_core.ledger import Ledger
 from omni_core.model_config import TextConfig
-from omni_core.recording import Recording
+from omni_core.paging.table import PageTables
+from omni_core.recording import START, Recording
 from omni_core.replay import ReplayReport, first_difference, replay
+from omni_core.saving import open_saved
+from omni_core.stream_state import restore_arena
 from omnilive.models import prepare
 from omnilive.options import WEIGHTS
+from omnilive.pace import Pace
 from omnilive.terminal import put, say
 
 # Relative to a row's largest logit. float32 backends differ by the order of their sums; in bfloat16
@@ -31,10 +37,12 @@ def run(
     device: str,
     weights: str | None,
     jsonl: bool,
+    in_time: bool = False,
 ) -> bool:
     """Replay a recording and report; whether the logits agree within tolerance.
 
-    ``model`` and ``weights`` None take those of the recording.
+    ``model`` and ``weights`` None take those of the recording. With ``in_time`` each unit waits
+    until it would have been captured.
 
     Raises:
         OmniError: no readable recording, or no such model or backend.
@@ -48,7 +56,13 @@ def run(
     prepared.check()
     loaded = prepared.load()
     loaded.backend.allocate(recorded.arena)
-    report = replay(recording, loaded.backend, loaded.frontend)
+    _restore(recording, recorded.arena, loaded)
+    if in_time:
+        pace = Pace(recording, jsonl)
+        report = replay(recording, loaded.backend, loaded.frontend, pace.wait)
+        pace.show_rest()
+    else:
+        report = replay(recording, loaded.backend, loaded.frontend)
     element = min(loaded.backend.element, recorded.element)
     tolerance = _TOLERANCE[element]
     same = report.compared > 0 and report.worst <= tolerance
@@ -160,6 +174,22 @@ def _whole(value: Any) -> bool:
 
 def _damaged(recording: Recording, what: str) -> RecordingError:
     return RecordingError(f"{recording.folder}/session.json: {what}; record it again")
+
+
+def _restore(recording: Recording, arena: ArenaLayout, model: Model) -> None:
+    """Begin with the saved session that a recording begins with, if it does."""
+    start = recording.folder / START
+    if not start.exists():
+        return
+    saved = open_saved(start)
+    if saved.model.element != model.backend.element:
+        raise RecordingError(
+            f"{start}: saved with {saved.model.element} bytes a number, and {model.backend.name} "
+            f"computes with {model.backend.element} here: give --weights {saved.model.weights}"
+        )
+    ledger, tables = Ledger(arena.groups), PageTables(arena)
+    with saved.reading():
+        restore_arena(model.backend, ledger, tables, saved.state["cache"], saved.stored)
 
 
 def _check_arena(recording: Recording, arena: ArenaLayout, text: TextConfig, model: str) -> None:

@@ -49,7 +49,8 @@ def own_omnipick(folder: Path) -> OmniPick:
         OmniError: the calibration in the folder cannot be read, or is none.
     """
     file = folder / OWN
-    return _calibrated(file)[0] if file.exists() else OmniPick()
+    # A link that leads nowhere is no calibration that was left out.
+    return _calibrated(file)[0] if file.exists() or file.is_symlink() else OmniPick()
 
 
 def model_label(name: str) -> str:

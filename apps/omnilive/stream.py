@@ -31,37 +31,42 @@ def open_clip(path: Path | str, like: Model) -> Iterator[UnitMedia]:
     return _units(timeline(clip, logging.getLogger("omnilive").warning), framer)
 
 
-def framer_for(clip: Clip, model: Model, *, block: bool) -> UnitFramer:
-    """A framer for a clip's streams and a model's units."""
+def framer_for(clip: Clip, model: Model, *, block: bool, start: float = 0.0) -> UnitFramer:
+    """A framer for a clip's streams and a model's units, from second ``start`` of the stream."""
     return UnitFramer(
         model.frontend.seconds,
         model.frontend.fps,
         picture=clip.picture is not None,
         sound=clip.sound is not None,
+        start=start,
         block=block,
     )
 
 
 def timeline(
-    clip: Clip, warn: Warn, loop: int = 1, duration: float | None = None
+    clip: Clip, warn: Warn, loop: int = 1, duration: float | None = None, start: float = 0.0
 ) -> Iterator[Media]:
-    """A clip's media, played ``loop`` times in a row, or over and over for ``duration`` seconds."""
-    base, turn = 0.0, 0
+    """A clip's media, played ``loop`` times in a row, or over and over for ``duration`` seconds.
+
+    The clip begins at second ``start`` of the stream.
+    """
+    base, turn = start, 0
+    last = None if duration is None else start + duration
     missing = clip.missing
     if missing:
         warn(f"{clip.path}: no {missing}; the stream goes on without it")
-    while turn < loop or duration is not None:
+    while turn < loop or last is not None:
         end = base
         for item in clip.play(warn if turn == 0 else _unheard):
             item = replace(item, time=base + item.time)
             end = max(end, item.stop)
-            if duration is None or item.stop <= duration:
+            if last is None or item.stop <= last:
                 yield item
-            elif item.time < duration:
-                yield _shortened(item, duration)
-            elif item.time > duration + _LARGEST_PIECE:
+            elif item.time < last:
+                yield _shortened(item, last)
+            elif item.time > last + _LARGEST_PIECE:
                 break
-        if duration is not None and end >= duration:
+        if last is not None and end >= last:
             return
         base, turn = end, turn + 1
 

@@ -81,6 +81,7 @@ def load(folder: Path | str, split: str, engines: Collection[str] | None = None)
     glyph_start, glyph_count = _index(data["glyph_label"], GLYPHS)
     clothes_start, clothes_count = _index(data["clothes_label"], len(spec.CLOTHES))
     clip_start, clip_count = _index(label, CLIPS)
+    _check(path, data, offset, length, voice, len(voices), glyph_count, clothes_count)
     return Bank(
         data["glyphs"],
         *(glyph_start, glyph_count, data["clothes"], clothes_start, clothes_count),
@@ -98,7 +99,37 @@ def _read(path: Path) -> dict[str, Any]:
         return {name: file[name] for name in file.files}
 
 
+_PICTURES = {"glyphs": (48, 48), "clothes": (28, 28), "photos": (144, 144, 3)}
+
+
+def _check(
+    path: Path,
+    data: dict[str, Any],
+    offset: Ints,
+    length: Ints,
+    voice: Ints,
+    voices: int,
+    *counts: Ints,
+) -> None:
+    """Refuse what rendering would stumble over, or read past."""
+    sound = data["sound"]
+    good = sound.dtype == np.uint8 and sound.ndim == 1 and all((c > 0).all() for c in counts)
+    for name, shape in _PICTURES.items():
+        array = data[name]
+        good = good and array.dtype == np.uint8 and array.shape[1:] == shape and len(array) > 0
+    for name, count in zip(("glyphs", "clothes"), counts, strict=True):
+        good = good and len(data[name]) == count.sum()
+    good = good and bool((length > 0).all() and (offset + length <= sound.size).all())
+    good = good and bool((voice < voices).all()) and len(voice) == len(length) > 0
+    if not good:
+        raise ValueError(
+            f"{path}: pictures, labels or clips that do not belong together: build it again"
+        )
+
+
 def _index(label: Ints, labels: int) -> tuple[Ints, Ints]:
+    if label.dtype.kind not in "ui" or (label < 0).any() or (label >= labels).any():
+        raise ValueError(f"a bank's labels are not 0 to {labels - 1}: build it again")
     if (np.diff(label.astype(np.int64)) < 0).any():
         raise ValueError("a bank's labels are not in order: build it again")
     count = np.bincount(label, minlength=labels).astype(np.int64)

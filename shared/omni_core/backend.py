@@ -134,6 +134,21 @@ class MovePlan:
 
 
 @dataclass(frozen=True)
+class RestorePlan:
+    """The page tables of a saved session, for an arena that has just been allocated.
+
+    Attributes:
+        cells: ``int32[n]`` a layer group, its live cells, oldest token first.
+        order: ``int64[n]`` a layer group, of the tokens in them.
+        delta: the pages that they lie in.
+    """
+
+    cells: tuple[Int32, ...]
+    order: tuple[Int64, ...]
+    delta: TableDelta
+
+
+@dataclass(frozen=True)
 class MemoryReport:
     """Bytes: what the backend's allocator reports beside what the plan accounts for.
 
@@ -202,6 +217,24 @@ class Backend(Protocol):
 
     def move(self, plan: MovePlan) -> None:
         """Copy cells, then change the page tables."""
+        ...
+
+    def read(self, layer: int, cells: Int32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Keys and values of cells ``int32[n]``, ``[streams, n, kv_heads, head_dim]`` each.
+
+        ``layer`` counts all layers of the model. Numbers come as they are stored: float32, or the
+        bits of bfloat16 as uint16.
+        """
+        ...
+
+    def write(
+        self, layer: int, cells: Int32, keys: npt.NDArray[Any], values: npt.NDArray[Any]
+    ) -> None:
+        """Store what :meth:`read` gave; the page tables do not change."""
+        ...
+
+    def restore(self, plan: RestorePlan) -> None:
+        """Take page tables over for cells that have been written."""
         ...
 
     def memory(self) -> MemoryReport:

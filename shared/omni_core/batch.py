@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 
 from omni_core.backend import StepPlan, TableDelta
-from omni_core.cache import Cache, Logits, check_counts
+from omni_core.cache import Cache, Logits
 from omni_core.errors import BudgetError, MediaError, OmniError
 from omni_core.frames import QUESTION
 from omni_core.frontend.base import Cursor, UnitMedia
 from omni_core.paging import Layout
 from omni_core.plans import Plan, PlanDigest
 from omni_core.retention import Policy
-from omni_core.session import SYSTEM, Model, check_time
+from omni_core.session import Model, check_time
+from omni_core.settings import SYSTEM, check_counts
 from omni_core.units import Int32, Role, TokenBlock
 
 _UNTOLD = TableDelta(

@@ -24,6 +24,7 @@ from omni_core.paging import layout as named_layout
 from omni_core.paging.table import PageTables
 from omni_core.plans import Plan
 from omni_core.retention import Policy, policy
+from omni_core.tracing import NO_TRACE, Tracer
 from omni_core.units import Int8, Int32, Int64, Modality, Role, Tier, TokenBlock
 from omni_core.watcher import Watcher
 
@@ -35,6 +36,7 @@ class Cache:
     """Ledger, page tables and position frames of one stream, or of streams of one layout.
 
     Attributes:
+        backend: what runs the plans.
         budget: cells alive at a unit's end; ``low`` is where eviction stops.
         policy, layout: which tokens stay, and where they lie.
         ledger, tables, frames: what is alive, its cells, its position frames.
@@ -62,6 +64,7 @@ class Cache:
         streams: int = 1,
         frame: int | None = None,
         watcher: Watcher | None = None,
+        tracer: Tracer = NO_TRACE,
         on_plan: Callable[[Plan, Logits | None], None],
         on_event: Callable[..., None] | None = None,
     ) -> None:
@@ -81,6 +84,7 @@ class Cache:
             streams: streams of one layout.
             frame: positions after which a position frame is closed; None takes the default.
             watcher: looks on.
+            tracer: measures steps, evictions and moves.
             on_plan: called with each plan once it is committed, and with its logits.
             on_event: called with the name and the fields of an ``evict`` or a ``warning``.
 
@@ -103,12 +107,12 @@ class Cache:
         )
         check_range(text.max_positions, prefix, unit, answer)
         backend.allocate(arena)
-        self._backend, self._allocation = backend, backend.allocations
+        self.backend, self._allocation = backend, backend.allocations
         self._vocab, self._cell_bytes = text.vocab, cell_bytes(text, backend.element)
         self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
         self._chunk, self._watcher = chunk, watcher
         self._scored = self.policy.scored or (watcher is not None and watcher.mass)
-        self._on_plan, self._on_event = on_plan, on_event
+        self._on_plan, self._on_event, self._tracer = on_plan, on_event, tracer
         self.tables, self.ledger = PageTables(arena, self.layout), Ledger(groups)
         self.frames = Frames.begin(text.max_positions, frame)
         self.unit, self.turn = -1, 0
@@ -218,9 +222,10 @@ class Cache:
                 delta=placement.delta,
             )
             embedded = bool((part.rows >= 0).any())
-            self._check_arena()
+            self.check_arena()
             self.tables.expect(placement.cells)
-            result = self._backend.forward(plan, embeddings if embedded else None)
+            with self._tracer.span("forward", unit=self.unit, tokens=len(part)):
+                result = self.backend.forward(plan, embeddings if embedded else None)
             self.tables.take(placement)
             self.ledger.append(part, self.unit, turns[rows], placement.cells)
             if result.mass is not None:
@@ -272,6 +277,18 @@ class Cache:
             "budget": self.budget,
         }
 
+    def check_arena(self) -> None:
+        """Refuse to go on in an arena that is not this cache's any more.
+
+        Raises:
+            PlanError: another session has taken it over.
+        """
+        if self.backend.allocations != self._allocation:
+            raise PlanError(
+                "another session has taken over this model's arena; one model runs one session at "
+                "a time: load the model twice, or end this session first"
+            )
+
     def _turns(self, block: TokenBlock) -> Int32:
         """The run of units that each token belongs to: an opening bracket begins the next."""
         opens = (block.role == Role.BRACKET) & (block.offset == 0)
@@ -279,7 +296,8 @@ class Cache:
         return (self.turn + np.cumsum(begins)).astype(np.int32)
 
     def _evictable(self, low: int) -> Gone:
-        gone = self.policy.evict(self.ledger.view(), low)
+        with self._tracer.span("retain", unit=self.unit, tokens=len(self.ledger)):
+            gone = self.policy.evict(self.ledger.view(), low)
         left = len(self.ledger) - int(gone.sum())
         if left > low:
             raise OmniError(
@@ -309,10 +327,11 @@ class Cache:
         plan = self.tables.plan_moves(urgent)
         if plan is None:
             return
-        self._check_arena()
+        self.check_arena()
         self.tables.expect(np.concatenate([plan.source, plan.target]))
         try:
-            self._backend.move(plan)
+            with self._tracer.span("move", unit=self.unit, tokens=int(plan.source.size)):
+                self.backend.move(plan)
         except Exception as error:
             if np.isin(plan.target, plan.source).any():
                 # Cells that were to move on may have been overwritten already.
@@ -323,13 +342,6 @@ class Cache:
         self.tables.moved(plan)
         self.ledger.move(plan.source, plan.target)
         self._on_plan(plan, None)
-
-    def _check_arena(self) -> None:
-        if self._backend.allocations != self._allocation:
-            raise PlanError(
-                "another session has taken over this model's arena; one model runs one session at "
-                "a time: load the model twice, or end this session first"
-            )
 
     def _emit(self, event: str, **fields: Any) -> None:
         if self._on_event:
@@ -344,14 +356,3 @@ def by_modality(modality: Int8) -> Int64:
 def named(counts: Int64) -> dict[str, int]:
     """Counts by modality under their names, as events hold them."""
     return {kind.name.lower(): int(counts[kind]) for kind in Modality}
-
-
-def check_counts(**values: int | None) -> None:
-    """Refuse a setting below 1, by its name; None is one that was left out.
-
-    Raises:
-        OmniError: naming it.
-    """
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise OmniError(f"{name} is {value}, expected 1 or more")

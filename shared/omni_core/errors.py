@@ -6,7 +6,7 @@
     ├── MediaError        a clip, camera or microphone cannot be read
     ├── BackendError      a backend is absent or failed
     ├── PlanError         a plan contradicts the state it is applied to
-    └── RecordingError    a recording is missing, damaged or from elsewhere
+    └── RecordingError    a recording or saved session is missing, damaged or from elsewhere
 
 Every message says what was found, what was expected and what to do. Programs print it as one line.
 """
@@ -37,4 +37,4 @@ class PlanError(OmniError):
 
 
 class RecordingError(OmniError):
-    """A recording cannot be read or does not belong to what it is compared with."""
+    """A recording or a saved session cannot be read, or does not belong to what it is used with."""

@@ -9,17 +9,20 @@ closer, by one number.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from omni_core.backend import PAGE
 from omni_core.errors import BudgetError
+from omni_core.state import expect, whole
 from omni_core.units import Int32
 
 QUESTION = 128
 """Tokens that are set aside for a question beside the longest answer."""
+_MOST = 2**31 - 1
 LENGTH = 8192
 """Positions after which a frame is closed, where the trained range allows."""
 
@@ -94,6 +97,26 @@ class Frames:
         """
         here = self.starts[self.current]
         return [f for f, start in sorted(self.starts.items()) if here - start >= self._most]
+
+    def state(self) -> dict[str, Any]:
+        """The frames as JSON values."""
+        return {"starts": sorted([f, s] for f, s in self.starts.items()), "current": self.current}
+
+    def restored(self, state: Mapping[str, Any], live: Int32) -> Frames:
+        """The frames of the same lengths that :meth:`state` told of.
+
+        Args:
+            state: what it gave.
+            live: frames that have live cells.
+
+        Raises:
+            ValueError: they cannot be.
+        """
+        starts = {whole(frame, 0, _MOST): whole(at, 0, _MOST) for frame, at in state["starts"]}
+        current = whole(state["current"])
+        expect({*live.tolist(), current} <= starts.keys(), "a start for each position frame")
+        expect(all(starts[f] <= starts[current] for f in starts), "a current frame that is newest")
+        return replace(self, starts=starts, current=current)
 
     @property
     def _most(self) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.units import Int8, Int32, Int64, TokenBlock
+from omni_core.state import expect, listed, whole
+from omni_core.units import Int8, Int32, Int64, Modality, Role, TokenBlock
 
 _COLUMNS: dict[str, type[np.signedinteger | np.floating]] = {
     "order": np.int64,
@@ -146,6 +149,42 @@ class Ledger:
         at = np.searchsorted(order, view.order)
         known = at < order.size
         self._columns["mass"][: self._size][known] = mass[at[known]]
+
+    def state(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        view = self.view()
+        columns = {name: getattr(view, name).tolist() for name in _COLUMNS}
+        return {"next_order": self.next_order, "columns": columns, "cells": view.cells.tolist()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold what :meth:`state` gave, and nothing else.
+
+        Raises:
+            ValueError: it cannot be a ledger of so many layer groups.
+        """
+        given = state["columns"]
+        size = len(given["order"])
+        found = {
+            name: listed(given[name], dtype, size, least=-1 if name == "unit" else 0)
+            for name, dtype in _COLUMNS.items()
+        }
+        cells = [listed(row, np.int32, size, least=-1) for row in state["cells"]]
+        next_order = whole(state["next_order"])
+        expect(len(cells) == len(self._cells), "a row of cells for each layer group")
+        order, unit = found["order"], found["unit"]
+        expect(bool((np.diff(order, append=next_order) > 0).all()), "orders that ascend")
+        expect(bool((np.diff(unit) >= 0).all()), "units that ascend")
+        for name, kind in (("modality", Modality), ("sense", Modality), ("role", Role)):
+            expect(bool(np.isin(found[name], list(kind)).all()), f"a {name} that there is")
+        held = np.stack(cells)
+        expect(bool((held >= 0).any(axis=0).all()), "a cell for each token")
+        taken = held[held >= 0]
+        expect(np.unique(taken).size == taken.size, "a cell of its own for each token")
+        self._reserve(size)
+        for name, values in found.items():
+            self._columns[name][:size] = values
+        self._cells[:, :size] = held
+        self._size, self.next_order = size, next_order
 
     def _reserve(self, size: int) -> None:
         room = self._cells.shape[1]

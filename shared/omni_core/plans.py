@@ -21,27 +21,46 @@ _DTYPES = {
 }  # fmt: skip
 _WANTED = ("logits", "mass")
 """What a plan asks back: no decision, and more of it in a session that is recorded or watched."""
+_NO_PLANS = hashlib.sha256().hexdigest()
 _SHAPES = {"positions": (3, -1), "occupancy": (-1, 2), "shifts": (-1, 2)}
 
 
 class PlanDigest:
-    """A running hash of plans: equal digests mean equal plans."""
+    """A running hash of plans: equal digests mean equal plans.
 
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+    Each plan is hashed together with the digest before it, so that a digest is all there is to
+    keep of a run that goes on later.
+    """
+
+    def __init__(self, state: str = _NO_PLANS) -> None:
+        """Begin, or go on from a ``state``.
+
+        Raises:
+            ValueError: it is none.
+        """
+        self._state = bytes.fromhex(state)
+        if len(self._state) != hashlib.sha256().digest_size:
+            raise ValueError(f"a digest of {len(self._state)} bytes")
+
+    @property
+    def state(self) -> str:
+        """All hexadecimal digits."""
+        return self._state.hex()
 
     def add(self, plan: Plan) -> None:
         """Take one more plan in."""
-        self._hash.update(type(plan).__name__.encode())
+        chain = hashlib.sha256(self._state)
+        chain.update(type(plan).__name__.encode())
         for name, array in _arrays(plan):
             if name in _WANTED:
                 continue
-            self._hash.update(f"{name}{array.shape}".encode())
-            self._hash.update(np.ascontiguousarray(array, _DTYPES[name]).tobytes())
+            chain.update(f"{name}{array.shape}".encode())
+            chain.update(np.ascontiguousarray(array, _DTYPES[name]).tobytes())
+        self._state = chain.digest()
 
     def hexdigest(self) -> str:
         """The first 16 hexadecimal digits."""
-        return self._hash.hexdigest()[:16]
+        return self.state[:16]
 
 
 def _arrays(plan: Plan) -> Iterator[tuple[str, npt.NDArray[Any]]]:

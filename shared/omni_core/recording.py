@@ -4,7 +4,9 @@ A recording is a folder, readable up to where it was written::
 
     session.json        model, settings, versions
     plans.jsonl         a line a plan: its arrays, and the largest logits that came back
+    events.jsonl        a line an event, as it was shown
     media/000012.npz    the unit as it was captured, without loss
+    start/              the saved session that it goes on from, if any
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,6 +28,7 @@ from omni_core.frontend.base import UnitMedia
 from omni_core.plans import Plan, from_lists, to_lists
 
 FORMAT = 1
+START = "start"
 _TOP = 8
 _DAMAGE = (OSError, EOFError, zipfile.BadZipFile)
 
@@ -44,6 +48,7 @@ class Recorder:
         """
         self.folder, self._about = Path(folder), about or {}
         self._units = 0
+        self._events: TextIO | None = None
         try:
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise RecordingError(f"{self.folder}: not empty; give a new folder for --record")
@@ -51,6 +56,11 @@ class Recorder:
             self._lines: TextIO = (self.folder / "plans.jsonl").open("w", encoding="utf-8")
         except OSError as error:
             raise RecordingError(f"{self.folder}: cannot record there: {error}") from None
+
+    @property
+    def start(self) -> Path:
+        """Where the saved session goes that this recording begins with."""
+        return self.folder / START
 
     def begin(self, meta: dict[str, Any]) -> None:
         """Write what the session is: its model, settings and arena."""
@@ -69,7 +79,7 @@ class Recorder:
                 np.savez_compressed(file, span=span, **sound, **frames)  # type: ignore[arg-type]
         except OSError as error:
             raise RecordingError(f"{self.folder}: recording stopped: {error}") from None
-        self._write({"kind": "unit", "unit": number})
+        self._write(self._lines, {"kind": "unit", "unit": number})
 
     def plan(self, plan: Plan, logits: npt.NDArray[np.float32] | None = None) -> None:
         """Keep a plan that was carried out, and the largest of its logits."""
@@ -78,16 +88,29 @@ class Recorder:
             top = np.argsort(-logits, axis=-1, kind="stable")[..., :_TOP]
             line["top"] = top.tolist()
             line["values"] = np.take_along_axis(logits, top, axis=-1).tolist()
-        self._write(line)
+        self._write(self._lines, line)
+
+    def event(self, event: dict[str, Any]) -> None:
+        """Keep an event."""
+        try:
+            if self._events is None:
+                self._events = (self.folder / "events.jsonl").open("w", encoding="utf-8")
+        except OSError as error:
+            raise RecordingError(f"{self.folder}: recording stopped: {error}") from None
+        self._write(self._events, event)
 
     def close(self) -> None:
         """Close the files."""
-        self._lines.close()
+        for file in (self._lines, self._events):
+            # What a full disk did not take at a write, it does not take now.
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, file: TextIO, line: dict[str, Any]) -> None:
         try:
-            self._lines.write(json.dumps(line, separators=(",", ":")) + "\n")
-            self._lines.flush()
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            file.flush()
         except OSError as error:
             raise RecordingError(f"{self.folder}: recording stopped: {error}") from None
 
@@ -147,6 +170,23 @@ class Recording:
     def plans(self) -> Iterator[Plan]:
         """The plans alone."""
         return (entry.plan for entry in self.entries() if entry.plan is not None)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events in order, none where none were kept; a line that was cut off is left out."""
+        file = self.folder / "events.jsonl"
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordingError(f"{file}: not readable ({error})") from None
+        for number, text in enumerate(lines, 1):
+            try:
+                event = json.loads(text)
+                event["t"], event["event"] = float(event["t"]), str(event["event"])
+            except (LookupError, TypeError, ValueError) as error:
+                if number == len(lines):
+                    return
+                raise RecordingError(f"{file} line {number}: damaged ({error!r})") from None
+            yield event
 
     def _entry(self, line: dict[str, Any]) -> Entry:
         if line["kind"] == "unit":

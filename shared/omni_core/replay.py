@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from omni_core.backend import Backend, MovePlan
-from omni_core.frontend.base import Cursor, Frontend
+from omni_core.frontend.base import Cursor, Frontend, UnitMedia
 from omni_core.plans import differing_field
 from omni_core.recording import Recording
 
@@ -31,13 +32,25 @@ class ReplayReport:
     agreed: int
 
 
-def replay(recording: Recording, backend: Backend, frontend: Frontend) -> ReplayReport:
-    """Carry out a recording's plans on a backend with an allocated arena; compare the logits."""
+def replay(
+    recording: Recording,
+    backend: Backend,
+    frontend: Frontend,
+    on_unit: Callable[[UnitMedia], None] = lambda media: None,
+) -> ReplayReport:
+    """Carry out a recording's plans on a backend with an allocated arena; compare the logits.
+
+    Args:
+        recording: what was recorded.
+        backend, frontend: of the recorded model.
+        on_unit: called before each unit; may wait until it is due.
+    """
     steps = moves = compared = agreed = 0
     worst = 0.0
     embeddings: Any = None
     for entry in recording.entries():
         if entry.media is not None:
+            on_unit(entry.media)
             unit, _ = frontend.unit(entry.media, Cursor())
             embeddings = backend.encode(unit.vision, unit.audio)
         elif isinstance(entry.plan, MovePlan):

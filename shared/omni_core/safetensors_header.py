@@ -27,11 +27,17 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where a tensor lies: its shard, safetensors dtype name and shape."""
+    """Where a tensor lies: its shard, safetensors dtype name, shape, and first byte in the file."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """How long its data are."""
+        return _ELEMENT_BYTES[self.dtype] * math.prod(self.shape)
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
@@ -64,7 +70,9 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     spans = {name: _span(file, name, entry) for name, entry in header.items()}
     _check_spans(file, spans, size - _LENGTH - length)
     return {
-        name: TensorInfo(file, entry["dtype"], tuple(entry["shape"]))
+        name: TensorInfo(
+            file, entry["dtype"], tuple(entry["shape"]), _LENGTH + length + spans[name][0]
+        )
         for name, entry in header.items()
     }
 

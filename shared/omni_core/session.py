@@ -9,59 +9,57 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from omni_core.backend import PAGE, Backend
+from omni_core.answering import Answer, answer
+from omni_core.backend import PAGE
 from omni_core.budget import default_budget, machine_bytes
-from omni_core.cache import Cache, Gone, Logits, by_modality, check_counts, named
-from omni_core.errors import BackendError, BudgetError, MediaError, OmniError, RecordingError
+from omni_core.cache import Cache, Gone, Logits, by_modality, named
+from omni_core.errors import BudgetError, MediaError, RecordingError
 from omni_core.frames import QUESTION, check_range
-from omni_core.frontend.base import Frontend, UnitMedia
-from omni_core.model_config import TextConfig
+from omni_core.frontend.base import Cursor, UnitMedia
+from omni_core.ledger import Ledger
+from omni_core.model import Model as Model
 from omni_core.paging import Layout
-from omni_core.paging.table import PageMap
+from omni_core.paging import layout as named_layout
+from omni_core.paging.table import PageMap, PageTables
 from omni_core.plans import Plan, PlanDigest
 from omni_core.recording import Recorder
-from omni_core.retention import OmniPick, Policy, policy
-from omni_core.sampling import draw
+from omni_core.retention import Policy
+from omni_core.saving import SavedModel, SavedSession, open_saved, write_saved
+from omni_core.settings import SYSTEM as SYSTEM
+from omni_core.settings import Settings
+from omni_core.state import whole
+from omni_core.stream_state import arrays, cache_state, restore_cache, restored_cursor, shapes
+from omni_core.tracing import NO_TRACE, Tracer
 from omni_core.units import TokenBlock
 from omni_core.watcher import ClosedUnit, Watcher
 
 Event = dict[str, Any]
 _MARKUP = 16
 """Cells for the markup that ends a turn and opens the next."""
-SYSTEM = "You are a helpful assistant who watches and listens, and answers briefly."
-"""The system prompt where none is given."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A loaded model: the backend that runs it and the frontend that feeds it.
-
-    Attributes:
-        trained: False for random weights, whose answers mean nothing.
-        omnipick: the policy of that name as it suits the model: what its checkpoint says of it.
-    """
-
-    backend: Backend
-    frontend: Frontend
-    text: TextConfig
-    name: str
-    trained: bool = True
-    omnipick: OmniPick = field(default_factory=OmniPick)
-
-    def policy(self, retention: str | Policy) -> Policy:
-        """The policy of a name, as it suits the model."""
-        if retention == self.omnipick.name:
-            return self.omnipick
-        return policy(retention) if isinstance(retention, str) else retention
 
 
 class Session:
-    """One stream on one model."""
+    """One stream on one model.
+
+    Attributes:
+        model: what runs.
+        settings: all that decides beside the media and the questions.
+        budget, policy, layout: of the settings.
+    """
+
+    _cache: Cache
+    _cursor: Cursor
+    _digest: PlanDigest
+    _ledger: Ledger
+    _tables: PageTables
+    _time: float
+    _totals: dict[str, int]
 
     def __init__(
         self,
@@ -80,6 +78,7 @@ class Session:
         on_event: Callable[[Event], None] | None = None,
         recorder: Recorder | None = None,
         watcher: Watcher | None = None,
+        tracer: Tracer = NO_TRACE,
     ) -> None:
         """Allocate the arena and read the system prompt.
 
@@ -98,62 +97,92 @@ class Session:
             on_event: called with each event: a dict with ``event``, and ``t`` in stream seconds.
             recorder: keeps media and plans.
             watcher: looks on, to explain or to measure.
+            tracer: measures what takes time.
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
         """
-        check_counts(prefill_chunk=prefill_chunk, groups=groups, max_tokens=max_tokens, frame=frame)
-        if not 0 <= temperature < float("inf"):
-            raise OmniError(f"temperature is {temperature}, expected 0 or more")
-        self.model = model
-        element = model.backend.element
         if budget is None:
-            budget = default_budget(model.text, element, machine_bytes())
-        self.budget = budget
-        self._max_tokens, self._temperature, self._seed = max_tokens, temperature, seed
-        self._emit_to, self._recorder, self._watcher = on_event, recorder, watcher
-        prefix, self._cursor = model.frontend.open(system)
-        self._cache = Cache(
-            model.backend,
-            model.text,
+            budget = default_budget(model.text, model.backend.element, machine_bytes())
+        settings = Settings(
             budget=budget,
             retention=model.policy(retention),
-            layout=layout,
-            prefix=len(prefix),
-            unit=model.frontend.largest_unit,
-            answer=max_tokens,
-            chunk=prefill_chunk,
+            layout=named_layout(layout) if isinstance(layout, str) else layout,
+            system=system,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            prefill_chunk=prefill_chunk,
             groups=groups,
             frame=frame,
-            watcher=watcher,
-            on_plan=self._keep,
-            on_event=self._emit if on_event else None,
         )
-        self.policy, self.layout = self._cache.policy, self._cache.layout
-        self._tables, self._ledger = self._cache.tables, self._cache.ledger
-        if recorder:
-            recorder.begin(
-                {
-                    "model": model.name,
-                    "backend": model.backend.name,
-                    "device": model.backend.device,
-                    "element": element,
-                    "arena": asdict(self._tables.arena),
-                    "budget": self.budget,
-                    "retention": self.policy.name,
-                    "layout": self.layout.name,
-                    "system": system,
-                    "max_tokens": max_tokens,
-                    "temperature": temperature,
-                    "seed": seed,
-                }
-            )
-        self._digest = PlanDigest()
-        self._time = 0.0
-        self._totals = dict.fromkeys(("units", "answers", "vision", "audio", "text"), 0)
-        self._stopped = False
+        prefix = self._open(model, settings, on_event, recorder, watcher, tracer)
         self._cache.open(prefix)
         self._totals["text"] += len(prefix)
+
+    @classmethod
+    def resume(
+        cls,
+        model: Model,
+        saved: SavedSession | Path | str,
+        *,
+        on_event: Callable[[Event], None] | None = None,
+        recorder: Recorder | None = None,
+        watcher: Watcher | None = None,
+        tracer: Tracer = NO_TRACE,
+    ) -> Session:
+        """Go on where a saved session was, with its settings: its plans go on as if uninterrupted.
+
+        Args:
+            model: the one that it ran on; the backend may be the other twin.
+            saved: a folder that :meth:`save` wrote, or one that was opened already.
+            on_event, recorder, watcher, tracer: as for a new session.
+
+        Raises:
+            RecordingError: none is there, it is damaged, or of another model or number format.
+            BudgetError: the machine cannot hold its budget.
+        """
+        if not isinstance(saved, SavedSession):
+            saved = open_saved(saved)
+        saved.check(_described(model))
+        session = cls.__new__(cls)
+        session._open(model, saved.settings, on_event, recorder, watcher, tracer)
+        with saved.reading():
+            session._restore(saved)
+        if recorder:
+            # A replay begins where the recording does.
+            session.save(recorder.start)
+        return session
+
+    def save(self, folder: Path | str, *, name: str | None = None) -> None:
+        """Keep all that :meth:`resume` needs in a folder, in place of what it kept before.
+
+        Args:
+            folder: a new one, or one that holds a saved session.
+            name: under which the model is found again; its own if left out.
+
+        Raises:
+            RecordingError: the folder holds something else, or cannot be written.
+            OmniError: called within a unit or an answer.
+        """
+        state = {
+            "settings": self.settings.state(),
+            "time": self._time,
+            "cursor": asdict(self._cursor),
+            "totals": self._totals,
+            "plans": self._digest.state,
+            "cache": cache_state(self._cache),
+        }
+        model = _described(self.model)
+        model = replace(model, name=name or model.name)
+        with self._tracer.span("save", tokens=len(self._ledger)):
+            tensors = shapes(self._ledger, self._tables.arena)
+            write_saved(folder, model, state, tensors, arrays(self._cache))
+
+    @property
+    def time(self) -> float:
+        """Seconds of the stream so far."""
+        return self._time
 
     def append(self, media: UnitMedia) -> None:
         """Take one unit in. If the frontend, backend or policy raises, all is as it was before.
@@ -163,9 +192,12 @@ class Session:
         """
         check_time(media, self._time)
         with self._whole():
-            tokens, cursor = self.model.frontend.unit(media, self._cursor)
+            with self._tracer.span("prepare", unit=self._cache.unit) as span:
+                tokens, cursor = self.model.frontend.unit(media, self._cursor)
+                span.add(tokens=len(tokens.block))
             self._record(lambda recorder: recorder.unit(media))
-            embeddings = self.model.backend.encode(tokens.vision, tokens.audio)
+            with self._tracer.span("encode", unit=self._cache.unit, tokens=len(tokens.block)):
+                embeddings = self.model.backend.encode(tokens.vision, tokens.audio)
             self._cache.make_room(len(tokens.block))
             self._cache.open_frame(self._cursor.position, tokens.block)
             # Nothing here reads a unit's logits, but a replay compares them.
@@ -194,7 +226,9 @@ class Session:
             The answer.
         """
         start = time.perf_counter()
-        limit = self._max_tokens if max_tokens is None else min(max_tokens, self._max_tokens)
+        limit = self.settings.max_tokens
+        if max_tokens is not None:
+            limit = min(max_tokens, limit)
         number, order = self._cache.unit, self._ledger.next_order
         self._stopped = False
         with self._whole(keep=not branch):
@@ -202,17 +236,20 @@ class Session:
             self._check_question(len(block), limit)
             self._cache.make_room(len(block) + limit + QUESTION)
             self._cache.open_frame(self._cursor.position)
-            generator = np.random.default_rng([self._seed, self._ledger.next_order])
+            generator = np.random.default_rng([self.settings.seed, self._ledger.next_order])
             logits = self._cache.step(block, logits=[len(block) - 1])
             self._cursor = cursor
-            text, ttft = self._answer(logits, limit, generator, start, branch)
+            with self._tracer.span("decode", unit=number, question=len(block)) as span:
+                given = self._answer(logits, limit, generator, branch)
+                span.add(tokens=self._ledger.next_order - order - len(block))
             gone = None if branch else self._cache.decide()
-        self._emit("answer", unit=number, question=question, text=text, ttft_ms=ttft)
+        ttft = round((given.first - start) * 1e3, 3) if given.first else 0.0
+        self._emit("answer", unit=number, question=question, text=given.text, ttft_ms=ttft)
         if not branch:
             self._totals["answers"] += 1
             self._totals["text"] += self._ledger.next_order - order
             self._close_unit(gone)
-        return text
+        return given.text
 
     def interrupt(self) -> None:
         """End the running answer after its current token. May be called from a signal handler."""
@@ -240,13 +277,7 @@ class Session:
                 "peak_cells": self._cache.peak_cells,
                 "peak_span": self._cache.peak_span * PAGE,
             },
-            "memory": {
-                "measured": memory.measured,
-                "cached": memory.cached,
-                "peak": memory.peak,
-                "accounted": memory.accounted,
-                "source": memory.source,
-            },
+            "memory": asdict(memory),
             "plans": self._digest.hexdigest(),
         }
 
@@ -271,42 +302,85 @@ class Session:
         elif self._recorder:
             self._recorder.close()
 
+    def _open(
+        self,
+        model: Model,
+        settings: Settings,
+        on_event: Callable[[Event], None] | None,
+        recorder: Recorder | None,
+        watcher: Watcher | None,
+        tracer: Tracer,
+    ) -> TokenBlock:
+        """Allocate the arena; returns the prefix, which is still to be read."""
+        self.model, self.settings, self.budget = model, settings, settings.budget
+        self.policy, self.layout = settings.retention, settings.layout
+        self._emit_to, self._recorder, self._watcher = on_event, recorder, watcher
+        self._tracer = tracer
+        prefix, self._cursor = model.frontend.open(settings.system)
+        self._cache = Cache(
+            model.backend,
+            model.text,
+            budget=settings.budget,
+            retention=settings.retention,
+            layout=settings.layout,
+            prefix=len(prefix),
+            unit=model.frontend.largest_unit,
+            answer=settings.max_tokens,
+            chunk=settings.prefill_chunk,
+            groups=settings.groups,
+            frame=settings.frame,
+            watcher=watcher,
+            tracer=tracer,
+            on_plan=self._keep,
+            on_event=self._emit if on_event else None,
+        )
+        self._tables, self._ledger = self._cache.tables, self._cache.ledger
+        if recorder:
+            recorder.begin(
+                {
+                    "model": model.name,
+                    "backend": model.backend.name,
+                    "device": model.backend.device,
+                    "element": model.backend.element,
+                    "arena": asdict(self._tables.arena),
+                    **settings.named(),
+                }
+            )
+        self._digest = PlanDigest()
+        self._time = 0.0
+        self._totals = dict.fromkeys(("units", "answers", "vision", "audio", "text"), 0)
+        self._stopped = False
+        return prefix
+
+    def _restore(self, saved: SavedSession) -> None:
+        state = saved.state
+        self._cursor, self._time = restored_cursor(state["cursor"]), saved.time
+        self._totals = {name: whole(state["totals"][name]) for name in self._totals}
+        self._digest = PlanDigest(state["plans"])
+        restore_cache(self._cache, state["cache"], saved.stored)
+
     def _answer(
-        self, logits: Logits, limit: int, generator: np.random.Generator, start: float, branch: bool
-    ) -> tuple[str, float]:
+        self, logits: Logits, limit: int, generator: np.random.Generator, branch: bool
+    ) -> Answer:
         frontend = self.model.frontend
-        ids: list[int] = []
-        shown, ttft = "", 0.0
-        pending: list[TokenBlock] = []
-        while len(ids) < limit and not self._stopped:
-            if not np.isfinite(logits).all():
-                raise BackendError(
-                    "the model's logits are not finite; the weights are damaged, or overflow in "
-                    "this number format: try --weights f32 or bf16"
-                )
-            token = draw(logits[0, 0], self._temperature, generator)
-            ttft = ttft or (time.perf_counter() - start) * 1e3
-            if token in frontend.stop_tokens:
-                break
-            ids.append(token)
-            text = frontend.text(ids)
-            # A character may be spread over tokens: show it once it is whole.
-            if not text.endswith("\ufffd") and text != shown:
-                self._emit("token", text=text[len(shown) :])
-                shown = text
-            block, self._cursor = frontend.answer(token, self._cursor)
-            block = replace(block, offset=np.full_like(block.offset, len(ids) - 1))
-            if len(ids) == limit:
-                pending.append(block)
-            else:
-                logits = self._cache.step(block, logits=[len(block) - 1])
+        given = answer(
+            frontend,
+            logits,
+            self._cursor,
+            run=lambda block: self._cache.step(block, logits=[len(block) - 1]),
+            limit=limit,
+            temperature=self.settings.temperature,
+            generator=generator,
+            stopped=lambda: self._stopped,
+            on_text=lambda text: self._emit("token", text=text),
+        )
+        self._cursor = given.cursor
         if not branch:
             block, self._cursor = frontend.resume(self._cursor)
-            self._cache.step(TokenBlock.join([*pending, block]))
-        text = frontend.text(ids)
-        if text != shown:
-            self._emit("token", text=text[len(shown) :])
-        return text, round(ttft, 3)
+            self._cache.step(TokenBlock.join([*given.left, block]))
+        if given.text != given.shown:
+            self._emit("token", text=given.text[len(given.shown) :])
+        return given
 
     @contextmanager
     def _whole(self, keep: bool = True) -> Iterator[None]:
@@ -367,6 +441,10 @@ class Session:
     def _notify(self, event: Event) -> None:
         if self._emit_to:
             self._emit_to(event)
+
+
+def _described(model: Model) -> SavedModel:
+    return SavedModel(model.name, model.identity, model.weights, model.backend.element)
 
 
 def check_time(media: UnitMedia, now: float) -> None:

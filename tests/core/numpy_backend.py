@@ -12,6 +12,7 @@ from omni_core.backend import (
     ArenaLayout,
     MemoryReport,
     MovePlan,
+    RestorePlan,
     StepPlan,
     StepResult,
 )
@@ -136,6 +137,18 @@ class NumpyBackend:
         for pool in (self.keys, self.values):
             pool[:, :, np.setdiff1d(plan.source, plan.target)] = np.nan
 
+    def read(self, layer: int, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = layer % self.layout.layers_per_group
+        return self.keys[at][:, cells], self.values[at][:, cells]
+
+    def write(self, layer: int, cells: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
+        at = layer % self.layout.layers_per_group
+        self.keys[at][:, cells], self.values[at][:, cells] = keys, values
+
+    def restore(self, plan: RestorePlan) -> None:
+        self.mirror.check(plan)
+        self.mirror.commit(plan)
+
     def memory(self) -> MemoryReport:
         size = self.keys.nbytes + self.values.nbytes
         return MemoryReport(size, 0, size, size, "process")
@@ -234,7 +247,8 @@ class PlainFrontend:
 
 def plain_model(**shape: Any) -> Model:
     """A model of both, fresh."""
-    return Model(NumpyBackend(), PlainFrontend(**shape), TEXT, "plain")
+    frontend = PlainFrontend(**shape)
+    return Model(NumpyBackend(), frontend, TEXT, "plain", identity="seed 0", weights="f64")
 
 
 def second(index: int, length: float = 1.0, audio: np.ndarray | None = None) -> UnitMedia:

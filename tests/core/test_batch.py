@@ -256,3 +256,18 @@ def test_a_budget_need_not_hold_more_than_prefix_and_unit_or_branch() -> None:
         batch.append(batch.encode([second(index), second(index)]))
         assert batch.branch(np.zeros((2, 58), np.int32)).shape[1] == 58
     assert batch.most_cells == 5 + 3 * 18
+
+
+def test_after_a_branch_that_fails_decisions_are_told_again() -> None:
+    def run(fail: bool) -> str:
+        model = model_of(2)
+        batch = StreamBatch(model, streams=2, budget=220, retention="fifo", system="hello")
+        for index in range(9):
+            batch.append(batch.encode([second(index), second(index)]))
+            if fail and index == 3:
+                model.backend.fail_in = 0
+                with pytest.raises(RuntimeError):
+                    batch.branch(np.full((2, 3), 5, np.int32))
+        return batch.plans
+
+    assert run(True) == run(False)

@@ -250,3 +250,9 @@ def test_a_calibration_may_say_what_share_sinks_take() -> None:
     for wrong in (1.5, -0.1, "0.5", True, float("nan")):
         with pytest.raises(OmniError, match="share"):
             OmniPick.from_calibration(content | {"share": wrong})
+
+
+@pytest.mark.parametrize("share", [0, 0.0, 1])
+def test_a_share_may_be_nothing_or_all(share: float) -> None:
+    content = {"format": FORMAT, "version": VERSION, "sinks": {"vision": 0}, "share": share}
+    assert OmniPick.from_calibration(content).share == share

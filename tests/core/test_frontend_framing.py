@@ -400,3 +400,50 @@ def test_tracks_that_were_not_announced_are_refused():
         UnitFramer(1.0, 1.0, picture=False).push_frame(0.0, frame(0))
     with pytest.raises(MediaError, match="neither picture nor sound"):
         UnitFramer(1.0, 1.0, picture=False, sound=False)
+
+
+def test_a_unit_waits_for_no_frame_where_none_will_come():
+    framer = UnitFramer(1.0, 1.0)
+    framer.push_frame(0.0, frame(1))
+    framer.push_frame(0.6, frame(2))
+    framer.push_sound(0.0, noise(1.5))
+    assert [values(unit) for unit in drain(framer)] == [[1]]
+    framer.cut(1.5)
+    framer.skip_picture(0.9)
+    assert framer.waiting == 0
+    framer.skip_picture(1.0)
+    assert [(unit.stop, values(unit)) for unit in drain(framer)] == [(1.5, [2])]
+    # A frame may still come for a time that was given up.
+    framer.skip_picture(1.9)
+    framer.push_frame(1.8, frame(3))
+    framer.push_sound(1.5, noise(1.0))
+    framer.close()
+    assert [values(unit) for unit in drain(framer)] == [[2]]
+    assert framer.dropped_frames == 0
+
+
+def test_a_stream_of_pictures_alone_goes_on_without_them():
+    framer = UnitFramer(1.0, 2.0, sound=False)
+    framer.push_frame(0.0, frame(1))
+    framer.skip_picture(13.0)
+    units = drain(framer)
+    assert [unit.stop for unit in units] == [10.0, 11.0, 12.0, 13.0]
+    assert [values(unit) for unit in units] == [[1, 1], [1], [], []]
+
+
+def test_a_blank_picture_shows_nothing_until_a_frame_comes():
+    framer = UnitFramer(1.0, 2.0, sound=False)
+    framer.push_frame(0.0, frame(1))
+    framer.skip_picture(0.4, blank=True)
+    framer.skip_picture(0.6, blank=True)
+    framer.push_frame(0.5, frame(2))
+    framer.push_frame(1.4, frame(3))
+    framer.push_frame(2.0, frame(4))
+    assert [values(unit) for unit in drain(framer)] == [[1, 2], [2, 3]]
+    framer.skip_picture(2.1, blank=True)
+    framer.push_frame(2.05, frame(5))
+    assert framer.dropped_frames == 1
+    framer.skip_picture(3.0)
+    assert [values(unit) for unit in drain(framer)] == [[4]]
+    with pytest.raises(MediaError, match="time nan"):
+        framer.skip_picture(float("nan"))

@@ -64,3 +64,16 @@ def test_owners(laid) -> None:
     )
     assert turn == np.flatnonzero(arranged.owner == UNITS)[laid.prefix.size]
     assert np.array_equal(arranged.owner, expected)
+
+
+def test_a_fifth_of_the_streams_keep_tokens_anywhere(laid) -> None:
+    arranged = arrange(laid, UNITS)
+    thinned = thin(np.random.default_rng(3), 1.0, 1000, laid, arranged)
+    inside = arranged.order - laid.prefix.size
+    place = np.where((inside >= 0) & (inside < UNITS * laid.unit.size), inside % laid.unit.size, -1)
+    for span in (laid.vision, laid.audio):
+        late = (place >= span.start + 4) & (place < span.stop)
+        kept = thinned.kept[:, late]
+        scattered = kept.any(axis=1)
+        assert 0.15 < scattered.mean() < 0.25
+        assert 0.1 < kept[scattered].mean() < 0.2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,3 +65,29 @@ def test_mu_law_is_near_and_keeps_silence() -> None:
     assert EXPANDED[compress(np.zeros(3))].tolist() == [0, 0, 0]
     small = np.linspace(-0.01, 0.01, 101)
     assert np.abs(EXPANDED[compress(small)] - small).max() < 4e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("glyphs", lambda a: a[:-1]),
+        ("glyphs", lambda a: a.astype(np.float32)),
+        ("glyph_label", lambda a: np.zeros_like(a)),
+        ("glyph_label", lambda a: a + np.uint8(200)),
+        ("clothes", lambda a: a[:, :-1]),
+        ("photos", lambda a: a[:0]),
+        ("photos", lambda a: a[:, :100, :100]),
+        ("sound", lambda a: a[:-1]),
+        ("clip_length", lambda a: -a),
+        ("clip_voice", lambda a: a + np.uint16(9)),
+        ("clip_label", lambda a: a.astype(str)),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    name: str, change: Callable[[Any], Any], tmp_path: Path, bank_folder: Path
+) -> None:
+    with np.load(bank_folder / "test.npz") as stored:
+        parts = dict(stored)
+    np.savez(tmp_path / "test.npz", **(parts | {name: change(parts[name])}))
+    with pytest.raises(ValueError, match="build it again"):
+        banks.load(tmp_path, "test")

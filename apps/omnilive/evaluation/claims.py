@@ -10,7 +10,7 @@ from typing import Any
 from omni_core.checkpoints import read_json
 from omni_core.errors import CheckpointError
 from omni_core.fields import is_number, shown
-from omnilive.evaluation.marks import interval
+from omnilive.evaluation.marks import highest
 from omnilive.evaluation.rows import Row, count_of
 from omnilive.evaluation.settings import UNBOUND
 from streamworld.asking import ASKS
@@ -19,7 +19,7 @@ FILE = "claims.json"
 """In a checkpoint's folder: the floors that it claims."""
 _FIELDS = {"units", "kind", "topic", "floor"}
 _ASKED = {(ask.kind, ask.topic) for ask in ASKS}
-_ENOUGH = 20
+_ENOUGH = 10
 """Questions below which a difference says nothing."""
 _FALLS = 50.0
 """Points that FIFO must lose on *first* at an eighth of the stream, or the world is too easy."""
@@ -84,7 +84,7 @@ class Floor:
                 right, count = count_of(row, self.kind, self.topic)
                 if count:
                     name += f": {right} of {count} right, the share is at most"
-                    value = 100 * interval(right, count)[1]
+                    value = 100 * highest(right, count)
                     return Claim(name, round(value, 2), ">=", 100 * self.floor)
         return Claim(name, None, ">=", 100 * self.floor)
 
@@ -96,9 +96,9 @@ def read_floors(folder: Path) -> list[Floor]:
         CheckpointError: the file is not what it should be.
     """
     path = folder / FILE
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return []
-    entries = read_json(path).get("streamworld", [])
+    entries = read_json(path).get("streamworld")
     if not isinstance(entries, list):
         raise CheckpointError(
             f"{path}: `streamworld` is {shown(entries)}, expected a list of claims"

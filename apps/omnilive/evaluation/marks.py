@@ -115,3 +115,25 @@ def interval(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
     half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def highest(right: int, count: int) -> float:
+    """The largest share that is not ruled out, at 97.5 % whatever the count (Clopper-Pearson 1934).
+
+    Wilson's upper end, near 1 and for few questions, would rule out the true share far too often.
+    """
+    if right == count:
+        return 1.0
+    ways = [
+        math.lgamma(count + 1) - math.lgamma(n + 1) - math.lgamma(count - n + 1)
+        for n in range(right + 1)
+    ]
+    low, high = right / count, 1.0
+    for _ in range(40):
+        share = (low + high) / 2
+        few = math.fsum(
+            math.exp(way + n * math.log(share) + (count - n) * math.log1p(-share))
+            for n, way in enumerate(ways)
+        )
+        low, high = (share, high) if few > 0.025 else (low, share)
+    return high

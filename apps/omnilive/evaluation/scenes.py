@@ -40,7 +40,7 @@ def load(folder: Path | None, split: str) -> banks.Bank:
     """
     try:
         return banks.load(folder or banks.SHIPPED, split)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
         raise OmniError(f"the bank cannot be read: {error}") from None
 
 

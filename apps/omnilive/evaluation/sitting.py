@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.answering import check_finite
 from omni_core.batch import Encoded, StreamBatch
 from omnilive.evaluation.exam import Exam
 
@@ -50,7 +51,9 @@ def sit(batch: StreamBatch, encoded: Sequence[Encoded], exam: Exam, streams: sli
         most = max(most, batch.usage()["bytes"])
         slots = exam.slots(unit)
         for slot in slots:
-            likeliest = batch.branch(exam.branch(streams, slot)).argmax(axis=2)
+            logits = batch.branch(exam.branch(streams, slot))
+            check_finite(logits)
+            likeliest = logits.argmax(axis=2)
             right[:, slot] = exam.right(streams, slot, likeliest.astype(np.int32))
             if slot == slots[0]:
                 seconds += time.perf_counter() - started

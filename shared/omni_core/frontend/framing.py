@@ -82,6 +82,16 @@ class UnitFramer:
         self._change = threading.Condition()
 
     @property
+    def seconds(self) -> float:
+        """Length of a full unit."""
+        return self._seconds
+
+    @property
+    def fps(self) -> float:
+        """Frames a second that are sampled."""
+        return self._fps
+
+    @property
     def dropped_frames(self) -> int:
         """Frames that no unit will bring, for want of room or because they came too late."""
         with self._change:
@@ -168,6 +178,20 @@ class UnitFramer:
                 insort(self._cuts, time)
                 self._advance()
 
+    def skip_picture(self, time: float, *, blank: bool = False) -> None:
+        """No frame will come before ``time``: units wait for none until then.
+
+        The last one shows on, unless ``blank`` says that there is nothing to see from ``time`` on.
+
+        Raises:
+            MediaError: no time.
+        """
+        check_time("pause of the picture", time)
+        with self._change:
+            if self._picture is not None and not self._closed:
+                self._picture.skip(time, blank)
+                self._advance()
+
     def end_picture(self, time: float | None = None) -> None:
         """No more frames: the picture ends at ``time``, else one frame after the last one."""
         with self._change:
@@ -246,7 +270,7 @@ class UnitFramer:
         """How far picture and sound have come; a track that has ended holds nothing up."""
         seen = heard = math.inf
         if self._picture is not None and self._picture.end is None:
-            seen = -math.inf if self._picture.newest is None else self._picture.newest
+            seen = self._picture.reach
         if self._sound is not None and not self._sound_ended:
             heard = self._sound.reach / SAMPLE_RATE
         return seen, heard

@@ -34,6 +34,7 @@ class PictureTrack:
 
     Attributes:
         newest: time of the newest frame in seconds, None before the first.
+        reach: time up to which it is known what is shown.
         end: where the picture ends, None while it runs.
         late: frames refused because a later one was there already.
     """
@@ -42,8 +43,9 @@ class PictureTrack:
         self.newest: float | None = None
         self.end: float | None = None
         self.late = 0
+        self.reach = -math.inf
         self._fps, self._hold = fps, hold
-        self._frames: deque[tuple[float, Frame]] = deque()
+        self._frames: deque[tuple[float, Frame | None]] = deque()
         self._gap = 1 / fps
 
     def push(self, time: float, frame: Frame, asked: Callable[[float, float], bool]) -> None:
@@ -58,8 +60,19 @@ class PictureTrack:
             self._gap = min(1 / self._fps, time - self.newest)
             if len(self._frames) > 1 and not asked(self.newest - EPSILON, time - EPSILON):
                 self._frames.pop()
+        if self._frames and self._frames[-1][0] > time:
+            # It was taken before the picture went blank, and came after.
+            self.late += 1
+            return
         self._frames.append((time, frame))
         self.newest = time
+        self.reach = max(self.reach, time)
+
+    def skip(self, time: float, blank: bool) -> None:
+        """No frame comes before ``time``; with ``blank`` none is shown from there on either."""
+        self.reach = max(self.reach, time)
+        if blank and self._frames and self._frames[-1][1] is not None:
+            self._frames.append((max(time, self._frames[-1][0]), None))
 
     def finish(self, end: float | None) -> None:
         """No frame follows; without ``end`` the last one shows as long as the one before it did."""
@@ -79,10 +92,10 @@ class PictureTrack:
             if instant > (held if self.end is None else self.end - EPSILON):
                 break
             past = [frame for time, frame in self._frames if time <= instant + EPSILON]
-            if past:
+            if not past and self._frames[0][0] < stop - EPSILON:
+                past = [self._frames[0][1]]
+            if past and past[-1] is not None:
                 shown.append(past[-1])
-            elif self._frames[0][0] < stop - EPSILON:
-                shown.append(self._frames[0][1])
         return tuple(shown)
 
     def drop_before(self, time: float) -> None:

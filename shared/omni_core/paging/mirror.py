@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import FREE, PAGE, ArenaLayout, MovePlan, StepPlan, TableDelta
+from omni_core.backend import (
+    FREE,
+    PAGE,
+    ArenaLayout,
+    MovePlan,
+    RestorePlan,
+    StepPlan,
+    TableDelta,
+)
 from omni_core.errors import PlanError
 from omni_core.units import Int32, Int64
 
@@ -65,17 +73,20 @@ class TableMirror:
         shift = shifts[frame]
         return [self._live(g, group, occupancy, shift) for g in range(self.layout.groups)]
 
-    def commit(self, plan: StepPlan | MovePlan) -> None:
+    def commit(self, plan: StepPlan | MovePlan | RestorePlan) -> None:
         """Take a plan over that the backend has carried out."""
         if isinstance(plan, StepPlan):
             self._write(plan)
+        elif isinstance(plan, RestorePlan):
+            for cells, order in zip(plan.cells, plan.order, strict=True):
+                self.order.reshape(-1)[cells] = order
         else:
             order, counts = self.order.reshape(-1), self.counts.reshape(-1)
             order[plan.target] = order[plan.source]
             counts[plan.target] = counts[plan.source]
         _apply(plan.delta, self.group, self.occupancy, self.frame)
 
-    def check(self, plan: StepPlan | MovePlan) -> None:
+    def check(self, plan: StepPlan | MovePlan | RestorePlan) -> None:
         """Refuse a plan that names pages outside the arena or has the wrong number of layer groups.
 
         Raises:
@@ -89,15 +100,15 @@ class TableMirror:
             raise PlanError(
                 f"delta.pages outside the arena of {pages} pages; was it made for another?"
             )
-        named = [plan.cells] if isinstance(plan, StepPlan) else [plan.source, plan.target]
+        named = [plan.source, plan.target] if isinstance(plan, MovePlan) else [*plan.cells]
         for cells in named:
             if cells.size and not 0 <= cells.min() <= cells.max() < pages * PAGE:
                 raise PlanError(
                     f"cells outside the arena of {pages} pages; was it made for another?"
                 )
-        if isinstance(plan, StepPlan) and plan.cells.shape[0] != self.layout.groups:
+        if not isinstance(plan, MovePlan) and len(plan.cells) != self.layout.groups:
             raise PlanError(
-                f"the plan has {plan.cells.shape[0]} layer groups, the arena {self.layout.groups}"
+                f"the plan has {len(plan.cells)} layer groups, the arena {self.layout.groups}"
             )
 
     def _write(self, plan: StepPlan) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,15 @@ from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MovePlan, Table
 from omni_core.paging.layout import Bool, ClassPages, Flat, Layout, nothing
 from omni_core.paging.mirror import pack_occupancy
 from omni_core.paging.page import PageLayout
+from omni_core.state import expect, listed, whole
 from omni_core.units import Int8, Int32, Int64, Modality, Tier
+
+_PAGE_COLUMNS: dict[str, type[np.signedinteger]] = {
+    "group": np.int32,
+    "kind": np.int32,
+    "frame": np.int32,
+    "opened": np.int64,
+}
 
 
 class NoFreePage(Exception):
@@ -217,6 +226,43 @@ class PageTables:
         pages = np.flatnonzero(self._group == group)
         fill = self._live[pages].reshape(-1, PAGE // SUBBLOCK, SUBBLOCK).sum(axis=2)
         return PageMap(pages, self._kind[pages], self._frame[pages], fill)
+
+    def state(self) -> dict[str, Any]:
+        """The tables as JSON values, without the cells, which the ledger knows."""
+        pages = {name: getattr(self, f"_{name}").tolist() for name in _PAGE_COLUMNS}
+        return {"pages": pages, "untold": sorted(self._dirty), "moved_cells": self.moved_cells}
+
+    def restore(self, state: Mapping[str, Any], cells: Sequence[Int32]) -> TableDelta:
+        """Hold what :meth:`state` gave, with the live cells of each layer group.
+
+        Returns:
+            The pages that are listed, for a backend that knows of none.
+
+        Raises:
+            ValueError: no such tables fit this arena.
+        """
+        pages = self.arena.pages
+        found = {
+            name: listed(state["pages"][name], dtype, pages, least=FREE if name == "group" else 0)
+            for name, dtype in _PAGE_COLUMNS.items()
+        }
+        untold = listed(state["untold"], np.int64, None)
+        live = np.zeros_like(self._live)
+        for group, held in enumerate(cells):
+            expect(bool((held < pages * PAGE).all()), f"cells in an arena of {pages} pages")
+            listing = found["group"][held // PAGE]
+            expect(bool((listing == group).all()), "cells in pages of their layer group")
+            live.reshape(-1)[held] = True
+        used = found["group"] != FREE
+        expect(bool((live.any(axis=1) == used).all()), "a live cell in each page that is listed")
+        expect(bool((untold < pages).all()), f"page numbers below {pages}")
+        for name, values in found.items():
+            getattr(self, f"_{name}")[:] = values
+        self._live[:] = live
+        self._dirty = set(untold.tolist())
+        self.moved_cells = whole(state["moved_cells"])
+        known = np.flatnonzero(used).astype(np.int32)
+        return self._entries(known, self._group, self._live, self._kind, self._frame)
 
     def _classes(self) -> list[ClassPages]:
         """The pages of all classes, by layer group, kind and frame."""

@@ -1,0 +1,104 @@
+"""``--save`` and ``--resume``: what can be refused is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from omni_core import Session
+from omni_core.errors import BudgetError, MediaError, OmniError, RecordingError
+from omni_core.saving import STATE, SavedSession, check_target, open_saved
+from omnilive.models import location
+from omnilive.options import LiveOptions, UsageError
+from omnilive.output import Output
+
+_SETTLED = (
+    "--retention",
+    "--sinks",
+    "--layout",
+    "--budget",
+    "--system",
+    "--max-tokens",
+    "--temperature",
+    "--seed",
+)
+
+
+def continued(options: LiveOptions) -> tuple[LiveOptions, SavedSession | None]:
+    """The session that goes on, and the options as they then are: its model and its settings.
+
+    Raises:
+        UsageError: a setting was given that the saved session has settled.
+        RecordingError: no saved session is there, or it is damaged.
+    """
+    if options.resume is None:
+        return options, None
+    for option in _SETTLED:
+        if option in options.given:
+            raise UsageError(
+                f"{option} cannot be given with --resume: the session goes on with the settings "
+                "that it was saved with; leave it out"
+            )
+    saved = open_saved(options.resume)
+    settings, model = saved.settings, options.model
+    if "--model" not in options.given:
+        model = replace(model, model=saved.model.name)
+    if "--weights" not in options.given:
+        model = replace(model, weights=saved.model.weights)
+    options = replace(
+        options,
+        model=model,
+        retention=settings.retention.name,
+        layout=settings.layout.name,
+        budget=str(settings.budget),
+        system=settings.system,
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
+        seed=settings.seed,
+    )
+    return options, saved
+
+
+def check_save(options: LiveOptions) -> None:
+    """Refuse a folder for ``--save`` that holds anything but the session that is resumed.
+
+    Raises:
+        RecordingError: with what it holds, or why it cannot be written.
+    """
+    folder = options.save
+    if folder is None:
+        return
+    if options.record is not None and options.record.resolve() == folder.resolve():
+        raise UsageError("--save and --record name the same folder; give each its own")
+    check_target(folder)
+    resumed = options.resume is not None and options.resume.resolve() == folder.resolve()
+    if (folder / STATE).exists() and not resumed:
+        raise RecordingError(
+            f"{folder}: holds a saved session; go on with it by --resume, or give a new folder"
+        )
+
+
+@contextmanager
+def saved_at_end(options: LiveOptions, session: Session, output: Output) -> Iterator[None]:
+    """Save the session after the block, also where its media or a question failed it.
+
+    Raises:
+        RecordingError: it cannot be saved.
+    """
+    if options.save is None:
+        yield
+        return
+    try:
+        yield
+    except (BudgetError, MediaError):
+        with suppress(OmniError):
+            _save(options, session, output)
+        raise
+    _save(options, session, output)
+
+
+def _save(options: LiveOptions, session: Session, output: Output) -> None:
+    if options.save is not None:
+        session.save(options.save, name=location(options.model.model))
+        output.note(f"saved at {session.time:.2f} s in {options.save}; go on with --resume")

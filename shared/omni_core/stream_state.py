@@ -1,0 +1,135 @@
+"""What a stream is at, as JSON values and back: its cache, and where its next token goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from omni_core.backend import ArenaLayout, Backend, RestorePlan
+from omni_core.cache import Cache
+from omni_core.errors import OmniError
+from omni_core.frontend.base import Bracket, Cursor
+from omni_core.ledger import Ledger
+from omni_core.paging.table import PageTables
+from omni_core.state import expect, flag, number, whole
+from omni_core.tensor_file import Array
+from omni_core.units import Int32
+
+Stored = Callable[[str, tuple[int, ...]], Array]
+"""Gives a tensor by name, if it is of that shape."""
+_COUNTERS = ("turn", "unit", "evicted", "most_cells", "peak_cells", "peak_span")
+
+
+def cache_state(cache: Cache) -> dict[str, Any]:
+    """What decides in a cache.
+
+    Raises:
+        OmniError: a unit or an answer runs.
+        PlanError: another session has taken the arena over.
+    """
+    cache.check_arena()
+    if (cache.ledger.view().unit[-1:] >= cache.unit).any():
+        raise OmniError("a session is saved between units and answers, and one is running")
+    return {
+        "arena": asdict(cache.tables.arena),
+        "ledger": cache.ledger.state(),
+        "tables": cache.tables.state(),
+        "frames": cache.frames.state(),
+        **{name: getattr(cache, name) for name in _COUNTERS},
+    }
+
+
+def shapes(ledger: Ledger, arena: ArenaLayout) -> dict[str, tuple[int, ...]]:
+    """The tensors of a cache by name: ``keys.0``, ``values.0`` and so on, layer by layer.
+
+    Each is ``[streams, n, kv_heads, head_dim]``, the live tokens oldest first.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for layer, cells in enumerate(_cells(ledger, arena)):
+        for kind in ("keys", "values"):
+            shape = (arena.streams, cells.size, arena.kv_heads, arena.head_dim)
+            found[f"{kind}.{layer}"] = shape
+    return found
+
+
+def arrays(cache: Cache) -> Iterator[Array]:
+    """The tensors of :func:`shapes`, one layer's at a time."""
+    for layer, cells in enumerate(_cells(cache.ledger, cache.tables.arena)):
+        yield from cache.backend.read(layer, cells)
+
+
+def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> None:
+    """Have a cache with the same settings on the same model hold what was saved.
+
+    Args:
+        cache: whose arena has just been allocated.
+        state: what :func:`cache_state` gave.
+        stored: gives a tensor by name, if it is of that shape.
+
+    Raises:
+        ValueError, KeyError, TypeError: no such state fits.
+    """
+    for name in _COUNTERS:
+        setattr(cache, name, whole(state[name]))
+    restore_arena(cache.backend, cache.ledger, cache.tables, state, stored)
+    units = cache.ledger.view().unit
+    expect(bool((units < cache.unit).all()), "tokens of units before the next one")
+    cache.frames = cache.frames.restored(state["frames"], cache.tables.frames())
+
+
+def restore_arena(
+    backend: Backend,
+    ledger: Ledger,
+    tables: PageTables,
+    state: Mapping[str, Any],
+    stored: Stored,
+) -> None:
+    """The part of :func:`restore_cache` that concerns an arena, and what is known of its cells."""
+    arena = asdict(tables.arena)
+    expect(state["arena"] == arena, f"an arena of {arena}, as this version lays it out")
+    ledger.restore(state["ledger"])
+    view = ledger.view()
+    alive = view.cells >= 0
+    cells = tuple(row[held] for row, held in zip(view.cells, alive, strict=True))
+    delta = tables.restore(state["tables"], cells)
+    wanted = shapes(ledger, tables.arena)
+    for layer, held in enumerate(_cells(ledger, tables.arena)):
+        keys, values = (stored(n, wanted[n]) for n in (f"keys.{layer}", f"values.{layer}"))
+        backend.write(layer, held, keys, values)
+    order = tuple(view.order[held] for held in alive)
+    backend.restore(RestorePlan(cells, order, delta))
+
+
+def restored_cursor(state: Mapping[str, Any]) -> Cursor:
+    """The cursor whose fields are given.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is none.
+    """
+    position, bracket = whole(state["position"]), state["bracket"]
+    if bracket is None:
+        return Cursor(position)
+    return Cursor(
+        position,
+        Bracket(
+            whole(bracket["base"]),
+            flag(bracket["vision"]),
+            flag(bracket["audio"]),
+            whole(bracket["frames"]),
+            whole(bracket["heard"]),
+            whole(bracket["last"], least=-1),
+            flag(bracket["short"]),
+            number(bracket["stop"]),
+        ),
+    )
+
+
+def _cells(ledger: Ledger, arena: ArenaLayout) -> Iterator[Int32]:
+    """The live cells of each layer of the model."""
+    for group in range(arena.groups):
+        cells = ledger.view().cells[group]
+        for _ in range(arena.layers_per_group):
+            yield cells[np.flatnonzero(cells >= 0)]

@@ -1,0 +1,161 @@
+"""What ``omnilive devices`` finds and says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_devices import FakeCv2, FakeSound, Fault
+
+from omni_core.errors import MediaError
+from omnilive import devices
+from omnilive.capture import cameras, listing
+from omnilive.capture.cameras import Found
+from omnilive.capture.clock import VirtualClock
+from omnilive.capture.listing import CameraEntry, MicrophoneEntry
+
+
+def loud(first: int, count: int) -> np.ndarray:
+    return np.full(count, 0.1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    clock = VirtualClock()
+    monkeypatch.setattr(devices, "SystemClock", lambda: clock)
+    return clock
+
+
+def have(
+    monkeypatch: pytest.MonkeyPatch,
+    sound: FakeSound,
+    cv2: FakeCv2,
+    named: list[Found],
+) -> None:
+    monkeypatch.setitem(sys.modules, "sounddevice", sound)
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    monkeypatch.setattr(listing, "found_cameras", lambda: named)
+
+
+def test_each_device_is_tried(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+    names = ("Built-in", "Headset", "Line in")
+    faults = (None, Fault("open"), Fault("stall"))
+    sound = FakeSound(clock, rate=48_000, channels=2, names=names, faults=faults, sound=loud)
+    cv2 = FakeCv2(clock, faults=(None, Fault("open"), Fault("none")))
+    named = [Found(0, "Front"), Found(2, "Back"), Found(3, "Side")]
+    have(monkeypatch, sound, cv2, named)
+    assert list(listing.microphones(clock)) == [
+        MicrophoneEntry(0, "Built-in", True, 48_000, 2, pytest.approx(-20, abs=0.1)),
+        MicrophoneEntry(
+            1,
+            "Headset",
+            False,
+            48_000,
+            2,
+            None,
+            "cannot be opened: Error opening InputStream: Device unavailable",
+        ),
+        MicrophoneEntry(2, "Line in", False, 48_000, 2, None, "gives nothing"),
+    ]
+    assert all(stream.closed for stream in sound.opened)
+    problem = "it is not there, in use, or not allowed to this program"
+    assert list(listing.cameras()) == [
+        CameraEntry(0, "Front", True, 16, 12, 30.0),
+        CameraEntry(2, "Back", False, problem=problem),
+        CameraEntry(3, "Side", False, problem="gives no frames"),
+    ]
+    assert all(video.released for video in cv2.opened)
+
+
+def test_the_table(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(monkeypatch, FakeSound(clock, sound=loud), FakeCv2(clock), [Found(0, "Front\x1b[2J")])
+    assert devices.run()
+    out, err = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[:4] == [
+        "cameras",
+        "* 0 Front\ufffd[2J 16x12 at 30 fps",
+        "microphones",
+        "* 0 Fake microphone 16000 Hz, 1 channel [#######...] -20 dB",
+    ]
+    assert err == ""
+
+
+def test_rows_for_programs(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(monkeypatch, FakeSound(clock, sound=loud), FakeCv2(clock), [Found(0, "Front")])
+    assert devices.run(jsonl=True)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["device"], row["name"], row["default"]) for row in rows] == [
+        ("camera", "Front", True),
+        ("microphone", "Fake microphone", True),
+    ]
+
+
+def test_silence_is_pointed_out(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = FakeSound(clock, faults=(Fault("zeros"),))
+    have(monkeypatch, quiet, FakeCv2(clock), [Found(0, "Front")])
+    devices.run()
+    assert "[..........] silence: muted, or not permitted?" in capsys.readouterr().out
+
+
+def test_nothing_found_and_nothing_installed(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    have(monkeypatch, FakeSound(clock, names=()), FakeCv2(clock, faults=(Fault("open"),) * 9), [])
+    assert not devices.run()
+    out, err = capsys.readouterr()
+    assert out == "" and [line.split(":")[1] for line in err.splitlines()] == [
+        " no camera was found",
+        " no microphone was found",
+    ]
+
+    def missing() -> None:
+        raise MediaError("it is missing")
+
+    monkeypatch.setattr(listing, "sound_library", missing)
+    monkeypatch.setattr(listing, "opencv", missing)
+    assert not devices.run()
+    assert capsys.readouterr() == ("", "omnilive: it is missing\nomnilive: it is missing\n")
+
+
+def test_linux_names(tmp_path: Path) -> None:
+    for node, index, name in [
+        ("video0", "0", "C920\n"),
+        ("video1", "1", "C920"),
+        ("video10", "0", "X"),
+    ]:
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "index").write_text(index)
+        (tmp_path / node / "name").write_text(name)
+    (tmp_path / "video2").mkdir()
+    assert cameras._linux(tmp_path) == [Found(0, "C920"), Found(10, "X")]
+    assert cameras._linux(tmp_path / "absent") == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (
+            '{"SPCameraDataType": [{"_name": "Desk", "spcamera_unique-id": "b"},'
+            ' {"_name": "FaceTime", "spcamera_unique-id": "a"}]}',
+            [Found(0, "FaceTime"), Found(1, "Desk")],
+        ),
+        ("no JSON", []),
+        ('{"SPCameraDataType": [{}]}', []),
+        ("[]", []),
+    ],
+)
+def test_macos_names(monkeypatch: pytest.MonkeyPatch, answer: str, found: list[Found]) -> None:
+    done = SimpleNamespace(stdout=answer)
+    monkeypatch.setattr(cameras.subprocess, "run", lambda *_, **__: done)
+    assert cameras._macos() == found
