@@ -90,6 +90,12 @@ def _live(arguments: argparse.Namespace) -> int:
     options = LiveOptions(
         model=_model(arguments),
         source=arguments.source,
+        camera=arguments.camera,
+        mic=arguments.mic,
+        watches=tuple(arguments.watch),
+        speak=arguments.speak,
+        pause=arguments.pause,
+        barge_in=arguments.barge_in,
         retention=arguments.retention,
         sinks=arguments.sinks,
         layout=arguments.layout,
@@ -178,6 +184,18 @@ def _eval_streamworld(arguments: argparse.Namespace) -> int:
     return DONE if run(options) else FAILED
 
 
+def _devices(arguments: argparse.Namespace) -> int:
+    from omnilive.devices import run
+
+    return DONE if run(jsonl=arguments.jsonl) else FAILED
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from omnilive.doctor import run
+
+    return DONE if run(arguments.backend) else FAILED
+
+
 def _model(arguments: argparse.Namespace) -> ModelOptions:
     from omnilive.options import ModelOptions
 
@@ -189,6 +207,8 @@ _COMMANDS = {
     "replay": _replay,
     "calibrate retention": _calibrate_retention,
     "eval streamworld": _eval_streamworld,
+    "devices": _devices,
+    "doctor": _doctor,
 }
 
 

@@ -12,7 +12,6 @@ from omni_core.errors import OmniError
 from omni_core.explain import BARS, PLAIN_BARS, Explainer, compact_map
 from omni_core.paging import Layout
 from omni_core.retention import Policy
-from omnilive.clip import Clip
 from omnilive.options import LiveOptions
 from omnilive.terminal import printable
 
@@ -22,7 +21,7 @@ _WIDTH = 80
 
 @contextmanager
 def explained(
-    options: LiveOptions, clip: Clip, rule: Policy, layout: Layout, budget: int
+    options: LiveOptions, source: str, rule: Policy, layout: Layout, budget: int
 ) -> Iterator[Explainer | None]:
     """What writes the explanation, if one is wanted; each line is there as soon as it is known.
 
@@ -37,7 +36,7 @@ def explained(
     except OSError as error:
         raise OmniError(f"{options.explain}: cannot be written: {error.strerror}") from None
     with file:
-        name = printable(clip.path.name).replace("\n", " ")
+        name = printable(source).replace("\n", " ")
         title = f"omnilive live: {name}, model {options.model.model}, {budget} cells"
         yield Explainer(file.write, rule, layout, title)
 

@@ -20,6 +20,7 @@ from omnilive.grammar_parts import (
     add_sinks_and_layout,
     formatter,
 )
+from omnilive.grammar_senses import add_devices, add_doctor, add_senses, add_watch
 from omnilive.options import RETENTION
 from omnilive.terminal import put, say
 
@@ -43,6 +44,8 @@ def parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_calibrate(commands)
     add_eval(commands)
+    add_devices(commands)
+    add_doctor(commands)
     return top
 
 
@@ -64,10 +67,11 @@ def _leaves(command: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 def _add_live(commands: Any) -> None:
     live = commands.add_parser(
         "live",
-        help="follow a clip and answer questions about it",
+        help="follow a camera and a microphone, or a clip, and answer questions",
         usage="omnilive live [OPTIONS]",
-        description="Follow a clip unit by unit and answer questions about it. Questions and "
-        "answers go to stdout, everything else to stderr.",
+        description="Follow a camera and a microphone, or a clip, unit by unit, and answer what is "
+        "said, typed or asked at given times. Questions and answers go to stdout, everything else "
+        "to stderr.",
         formatter_class=formatter,
     )
     clip = live.add_argument_group("clip")
@@ -75,7 +79,8 @@ def _add_live(commands: Any) -> None:
         "--source",
         type=Path,
         metavar="CLIP",
-        help="video or sound file; the shipped demo clip if left out",
+        help="video or sound file; left out, camera and microphone, or, where there are none, the "
+        "demo clip that ships",
     )
     clip.add_argument(
         "--fast",
@@ -92,6 +97,7 @@ def _add_live(commands: Any) -> None:
         metavar="S",
         help="play S seconds, the clip repeating as needed",
     )
+    add_senses(live)
     add_model(live)
     cache = live.add_argument_group("cache")
     cache.add_argument(
@@ -118,6 +124,7 @@ def _add_live(commands: Any) -> None:
         metavar="FILE",
         help="more questions, from a JSON file; true answers in it are shown beside the model's",
     )
+    add_watch(answers)
     answers.add_argument(
         "--system",
         action=Noted,

@@ -47,8 +47,14 @@ class LiveOptions:
     """One ``omnilive live``.
 
     Attributes:
-        source: the clip, or None for the shipped one.
-        sinks: a calibration for OmniPick, or None for its defaults.
+        source: the clip, or None for devices, and for the shipped one where there are none.
+        camera, mic: which devices, as :mod:`omnilive.capture.choosing` reads it; None for the
+            default ones, if there are any.
+        watches: what to tell when it comes to be so.
+        speak: say answers aloud.
+        pause: seconds of silence that end a spoken turn.
+        barge_in: speech ends a running answer.
+        sinks: a calibration for OmniPick, or None for what suits the model.
         budget: cells or bytes as text, or None for a size that suits the machine.
         system: system prompt, or None for the core's own.
         asks: questions by time.
@@ -66,6 +72,12 @@ class LiveOptions:
 
     model: ModelOptions
     source: Path | None = None
+    camera: str | None = None
+    mic: str | None = None
+    watches: tuple[str, ...] = ()
+    speak: bool = False
+    pause: float = 0.6
+    barge_in: bool = True
     retention: str = "omnipick"
     sinks: Path | None = None
     layout: str = "page"

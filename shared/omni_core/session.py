@@ -214,13 +214,21 @@ class Session:
         kv, measured = self._cache.usage(), self.model.backend.memory().measured
         self._emit("unit", unit=self._cache.unit - 1, tokens=counts, kv=kv, memory=measured)
 
-    def ask(self, question: str, *, max_tokens: int | None = None, branch: bool = False) -> str:
+    def ask(
+        self,
+        question: str,
+        *,
+        max_tokens: int | None = None,
+        branch: bool = False,
+        quiet: bool = False,
+    ) -> str:
         """Ask about the stream so far.
 
         Args:
-            question: text.
+            question: text; empty where it was spoken, and is in the stream.
             max_tokens: longest answer; at most the session's.
             branch: leave no trace: order, positions and cache are as before.
+            quiet: emit no events.
 
         Returns:
             The answer.
@@ -240,11 +248,12 @@ class Session:
             logits = self._cache.step(block, logits=[len(block) - 1])
             self._cursor = cursor
             with self._tracer.span("decode", unit=number, question=len(block)) as span:
-                given = self._answer(logits, limit, generator, branch)
+                given = self._answer(logits, limit, generator, branch, quiet)
                 span.add(tokens=self._ledger.next_order - order - len(block))
             gone = None if branch else self._cache.decide()
         ttft = round((given.first - start) * 1e3, 3) if given.first else 0.0
-        self._emit("answer", unit=number, question=question, text=given.text, ttft_ms=ttft)
+        if not quiet:
+            self._emit("answer", unit=number, question=question, text=given.text, ttft_ms=ttft)
         if not branch:
             self._totals["answers"] += 1
             self._totals["text"] += self._ledger.next_order - order
@@ -360,9 +369,19 @@ class Session:
         restore_cache(self._cache, state["cache"], saved.stored)
 
     def _answer(
-        self, logits: Logits, limit: int, generator: np.random.Generator, branch: bool
+        self,
+        logits: Logits,
+        limit: int,
+        generator: np.random.Generator,
+        branch: bool,
+        quiet: bool,
     ) -> Answer:
         frontend = self.model.frontend
+
+        def show(text: str) -> None:
+            if not quiet:
+                self._emit("token", text=text)
+
         given = answer(
             frontend,
             logits,
@@ -372,14 +391,14 @@ class Session:
             temperature=self.settings.temperature,
             generator=generator,
             stopped=lambda: self._stopped,
-            on_text=lambda text: self._emit("token", text=text),
+            on_text=show,
         )
         self._cursor = given.cursor
         if not branch:
             block, self._cursor = frontend.resume(self._cursor)
             self._cache.step(TokenBlock.join([*given.left, block]))
         if given.text != given.shown:
-            self._emit("token", text=given.text[len(given.shown) :])
+            show(given.text[len(given.shown) :])
         return given
 
     @contextmanager
