@@ -56,7 +56,7 @@ def config(shape: Shape, ids: Mapping[str, int], vocabulary: int) -> dict[str, A
         "image_token_index": ids["<|IMAGE|>"],
         "initializer_range": 0.02,
         "model_type": "qwen2_5_omni_thinker",
-        "omnilive": {"trained": True},
+        "omnilive": {"trained": True, "watch": "{watch}"},
         "position_id_per_seconds": 25,
         "seconds_per_chunk": 2,
         "text_config": _text(shape, ids, vocabulary),

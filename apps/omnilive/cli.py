@@ -119,8 +119,7 @@ def _live(arguments: argparse.Namespace) -> int:
     )
     from omnilive.live import run
 
-    run(options)
-    return DONE
+    return run(options)
 
 
 def _replay(arguments: argparse.Namespace) -> int:

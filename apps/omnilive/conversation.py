@@ -104,7 +104,7 @@ class Conversation:
             turn = self._waiting.popleft()
             self._began, self._answering = turn.known, True
             try:
-                self._output.question(now, turn.text or "(spoken)")
+                self._output.question(now, turn.text, spoken=not turn.text)
                 self._session.ask(turn.text)
                 if self._voice is not None:
                     self._voice.finish()

@@ -8,19 +8,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 
 _NOTICE = b"\nomnilive: ending after this step; Ctrl-C again ends at once\n"
 _PEACE = 1.0
+_TERMINATED = 143
+
+
+@dataclass
+class Ending:
+    """How a block ended: ``code`` is 143 where it was told to by SIGTERM, else 0."""
+
+    code: int = 0
 
 
 @contextmanager
-def gently(stop: Callable[[], None]) -> Iterator[None]:
+def gently(stop: Callable[[], None]) -> Iterator[Ending]:
     """Call ``stop`` at the first Ctrl-C inside the block; the next raises KeyboardInterrupt.
 
-    Outside of the main thread, where Python delivers no signals, nothing changes.
+    SIGTERM calls it too, and sets the exit code. Outside of the main thread, where Python delivers
+    no signals, nothing changes.
     """
-    count = 0
+    count, ending = 0, Ending()
+
+    def terminate(_signal: int, _frame: FrameType | None) -> None:
+        ending.code = _TERMINATED
+        stop()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         nonlocal count
@@ -32,8 +46,8 @@ def gently(stop: Callable[[], None]) -> Iterator[None]:
             os.write(2, _NOTICE)
         stop()
 
-    with _handling(handle):
-        yield
+    with _handling(handle), _handling(terminate, signal.SIGTERM):
+        yield ending
 
 
 @contextmanager
@@ -56,12 +70,14 @@ def at_once() -> Iterator[None]:
 
 
 @contextmanager
-def _handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handling(
+    handle: Callable[[int, FrameType | None], None], number: int = signal.SIGINT
+) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, handle)
+    before = signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)

@@ -85,9 +85,9 @@ class Kept:
                 self._output.event({"event": "warning", "t": event["t"], "message": message})
         self._output.event(event)
 
-    def question(self, time: float, text: str) -> None:
+    def question(self, time: float, text: str, spoken: bool = False) -> None:
         """Announce a question."""
-        self._output.question(time, text)
+        self._output.question(time, text, spoken)
 
     def note(self, text: str) -> None:
         """Tell people something."""

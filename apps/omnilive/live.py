@@ -12,6 +12,7 @@ from omni_core.paging import layout
 from omni_core.retention import Policy
 from omni_core.saving import SavedSession
 from omni_core.tracing import Tracer
+from omnilive.assistant import Begin, Devices, Look, choose_devices, follow_devices
 from omnilive.budget import settle
 from omnilive.clip import Clip, probe
 from omnilive.explanation import drawn_pages, explained
@@ -26,6 +27,7 @@ from omnilive.questions import Questions, check_asks
 from omnilive.resuming import check_save, continued, saved_at_end
 from omnilive.sinks import choose_policy, model_label
 from omnilive.stream import framer_for
+from omnilive.watch import Watches
 
 DEMO = Path(__file__).parent / "assets" / "demo.mp4"
 """The clip that ships with omnilive."""
@@ -33,8 +35,8 @@ UNTRAINED = "the model is untrained: its weights are random, and so are its answ
 """Said of such a model."""
 
 
-def run(options: LiveOptions) -> None:
-    """Follow a clip to its end.
+def run(options: LiveOptions) -> int:
+    """Follow devices, or a clip to its end; the exit code.
 
     What can be refused is refused before weights are loaded.
 
@@ -44,8 +46,10 @@ def run(options: LiveOptions) -> None:
     """
     output = open_output(options.jsonl)
     options, saved = continued(options)
-    clip = probe(options.source or DEMO)
-    check_asks(options, clip, saved.time if saved else 0.0)
+    source: Clip | Devices | None = choose_devices(options)
+    if source is None:
+        source = probe(options.source or DEMO)
+        check_asks(options, source, saved.time if saved else 0.0)
     read = (options.source, options.sinks, options.asked_from)
     if options.explain is not None:
         check_target(options.explain, "--explain", read)
@@ -56,7 +60,7 @@ def run(options: LiveOptions) -> None:
     with recorded(options, rule) as recorder:
         if recorder is not None:
             output = Kept(output, recorder)
-        _load_and_follow(options, output, clip, rule, measured, recorder, saved)
+        return _load_and_follow(options, output, source, rule, measured, recorder, saved)
 
 
 def _policy(options: LiveOptions, saved: SavedSession | None) -> tuple[Policy, str | None]:
@@ -69,12 +73,12 @@ def _policy(options: LiveOptions, saved: SavedSession | None) -> tuple[Policy, s
 def _load_and_follow(
     options: LiveOptions,
     output: Output,
-    clip: Clip,
+    source: Clip | Devices,
     rule: Policy,
     measured: str | None,
     recorder: Recorder | None,
     saved: SavedSession | None,
-) -> None:
+) -> int:
     start = saved.time if saved else 0.0
     prepared = prepare(**asdict(options.model))
     if saved is not None:
@@ -86,7 +90,7 @@ def _load_and_follow(
     }
     settle(prepared, prepared.element, **room)
     prepared.check()
-    _introduce(output, clip, options)
+    _introduce(output, source, options)
     model = prepared.load()
     budget = settle(prepared, model.backend.element, **room)
     output.note(
@@ -100,18 +104,25 @@ def _load_and_follow(
         output.event({"event": "warning", "t": round(start, 3), "message": message})
     places = saved.settings.layout if saved else layout(options.layout)
     with (
-        explained(options, clip, rule, places, budget) as watcher,
+        explained(options, _name(source), rule, places, budget) as watcher,
         traced(options.trace) as tracer,
     ):
-        watching = {"recorder": recorder, "watcher": watcher, "tracer": tracer}
+        watching = {"recorder": recorder, "tracer": tracer}
         settings = {"budget": budget, "retention": rule, "layout": places}
 
-        def begin(show: Callable[[Event], None]) -> Session:
+        def begin(show: Callable[[Event], None], look: Look | None = None) -> Session:
+            seen = {"watcher": look(places, watcher) if look else watcher, **watching}
             if saved is not None:
-                return Session.resume(model, saved, on_event=show, **watching)
-            return _open_session(options, model, on_event=show, **settings, **watching)
+                return Session.resume(model, saved, on_event=show, **seen)
+            return _open_session(options, model, on_event=show, **settings, **seen)
 
-        _follow(options, output, clip, model, begin, tracer, start)
+        if isinstance(source, Clip):
+            return _follow(options, output, source, model, begin, tracer, start, prepared.watch)
+
+        def wrap(screen: Output) -> Output:
+            return screen if recorder is None else Kept(screen, recorder)
+
+        return follow_devices(options, output, source, model, begin, start, prepared.watch, wrap)
 
 
 def _follow(
@@ -119,10 +130,11 @@ def _follow(
     output: Output,
     clip: Clip,
     model: Model,
-    begin: Callable[[Callable[[Event], None]], Session],
+    begin: Begin,
     tracer: Tracer,
     start: float,
-) -> None:
+    asked: str,
+) -> int:
     framer = framer_for(clip, model, block=options.fast, start=start)
     for ask in options.asks:
         framer.cut(ask.time)
@@ -134,6 +146,8 @@ def _follow(
         if event["event"] == "unit":
             dropped = {"frames": framer.dropped_frames, "samples": framer.dropped_samples}
             event |= {"dropped": dropped, "lag_ms": player.lag(event["t"])}
+            if options.watches:
+                event["watch_ms"] = watches.cost
         if event["event"] == "answer" and questions.truth is not None:
             event["truth"] = questions.truth
         if event["event"] == "summary" and questions.score[1]:
@@ -152,20 +166,23 @@ def _follow(
         start=start,
         tracer=tracer,
     )
-    with begin(show) as session, saved_at_end(options, session, output):
+    with begin(show, None) as session, saved_at_end(options, session, output):
         questions = Questions(options.asks, session, output)
+        watches = Watches(options.watches, session, output.event, asked)
 
         def stop() -> None:
             questions.stop()
             player.stop()
 
-        with gently(stop):
+        with gently(stop) as ending:
             questions.put(start)
             for unit in player.units():
                 session.append(unit)
                 questions.put(unit.stop)
+                watches.look(unit.stop)
             questions.put_last(player.end, clip)
     output.drawing(drawn_pages(session))
+    return ending.code
 
 
 def _open_session(options: LiveOptions, model: Model, **settings: Any) -> Session:
@@ -180,9 +197,19 @@ def _open_session(options: LiveOptions, model: Model, **settings: Any) -> Sessio
     )
 
 
-def _introduce(output: Output, clip: Clip, options: LiveOptions) -> None:
+def _name(source: Clip | Devices) -> str:
+    return source.path.name if isinstance(source, Clip) else source.name
+
+
+def _introduce(output: Output, clip: Clip | Devices, options: LiveOptions) -> None:
+    if isinstance(clip, Devices):
+        output.note(f"following {clip.name}")
+        return
     if options.source is None:
-        output.note("no --source: playing the demo clip that ships with omnilive")
+        output.note(
+            "no --source, no camera and no microphone: playing the demo clip that ships with "
+            "omnilive"
+        )
     length = "" if clip.duration is None else f"{clip.duration:.2f} s, "
     kinds = " and ".join(kind for kind in (clip.picture, clip.sound) if kind)
     output.note(f"{clip.path}: {length}{kinds}")

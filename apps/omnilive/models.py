@@ -16,6 +16,7 @@ from omni_core.saving import SavedModel
 from omnilive import backends, hub
 from omnilive.sinks import own_omnipick
 from omnilive.tokenizer import FileTokenizer
+from omnilive.watch import ASKED
 
 EMBEDDED = "embedded"
 """The name of the checkpoint that ships with omnilive."""
@@ -33,6 +34,7 @@ class Prepared:
         name: as the user named it.
         backend, device, weights: with ``backend`` chosen.
         trained: False for random weights.
+        watch: how a watch is put to the model, as :mod:`omnilive.watch` has it.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Prepared:
     config: ThinkerConfig
     frontend: Frontend
     trained: bool
+    watch: str = ASKED
 
     @property
     def element(self) -> int:
@@ -112,7 +115,8 @@ def prepare(
     )
     marks = checkpoint.config.get("omnilive", {})
     trained = bool(marks.get("trained", True))
-    return Prepared(model, chosen, device, weights, checkpoint, config, frontend, trained)
+    watch = str(marks.get("watch", ASKED))
+    return Prepared(model, chosen, device, weights, checkpoint, config, frontend, trained, watch)
 
 
 def load(

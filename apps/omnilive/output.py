@@ -17,8 +17,8 @@ class Output(Protocol):
         """Show one event of the stream."""
         ...
 
-    def question(self, time: float, text: str) -> None:
-        """Announce a question; its answer follows as events."""
+    def question(self, time: float, text: str, spoken: bool = False) -> None:
+        """Announce a question, a ``spoken`` one without words; its answer follows as events."""
         ...
 
     def note(self, text: str) -> None:
@@ -44,7 +44,7 @@ class JsonLines:
             say(f"warning: {event['message']}")
         put(json.dumps(event) + "\n")
 
-    def question(self, time: float, text: str) -> None:
+    def question(self, time: float, text: str, spoken: bool = False) -> None:
         """The answer's event brings the question."""
 
     def note(self, text: str) -> None:
@@ -71,12 +71,15 @@ class Text:
             if "truth" in event:
                 put(f"   (true: {event['truth']})")
             self._end_line()
+        elif kind == "watch":
+            self._end_line()
+            put(f"[{event['t']:.1f} s] ! {event['watch']}\n> {event['text']}\n")
         else:
             self.note(_LINES[kind](event))
 
-    def question(self, time: float, text: str) -> None:
+    def question(self, time: float, text: str, spoken: bool = False) -> None:
         """Show the question, and open the answer's line."""
-        put(f"[{time:.1f} s] {text}\n> ")
+        put(f"[{time:.1f} s] {'(spoken)' if spoken else text}\n> ")
         self._answering, self._shown = True, ""
 
     def note(self, text: str) -> None:

@@ -33,8 +33,8 @@ class Output:
     def __init__(self) -> None:
         self.shown: list[tuple[float, str]] = []
 
-    def question(self, time: float, text: str) -> None:
-        self.shown.append((time, text))
+    def question(self, time: float, text: str, spoken: bool = False) -> None:
+        self.shown.append((time, "(spoken)" if spoken else text))
 
     def event(self, event: dict[str, Any]) -> None:
         raise AssertionError(event)

@@ -23,11 +23,12 @@ from omnilive.screen.lines import Look
 from omnilive.screen.painter import Painter
 from omnilive.screen.senses import Snapshot, senses_of
 from omnilive.screen.stage import Stage, guarded
-from omnilive.screen.state import TYPED, Counts, View
+from omnilive.screen.state import SPOKEN, TYPED, Counts, View
 from omnilive.terminal import OutputError
 
 _REFRESH = 0.1
 _REMAINING = 20
+_UNHEARD = "(spoken)"
 
 
 class Screen:
@@ -120,13 +121,13 @@ class Screen:
             self._after.append(lambda: self._text.event(event))
         self._check()
 
-    def question(self, time: float, text: str, mark: str = TYPED) -> None:
-        """Show a question, or an alert, by its mark; its answer follows as events."""
+    def question(self, time: float, text: str, spoken: bool = False) -> None:
+        """Show a question by its mark; its answer follows as events."""
         if self._stopped.is_set():
-            self._text.question(time, text)
+            self._text.question(time, text, spoken)
             return
         with self._lock:
-            self._view.ask(mark, time, text)
+            self._view.ask(SPOKEN if spoken else TYPED, time, text or _UNHEARD)
         self._check()
 
     def note(self, text: str) -> None:

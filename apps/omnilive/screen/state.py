@@ -158,6 +158,12 @@ def _warning(view: View, event: Event) -> None:
     view.remark(event["message"], warning=True)
 
 
+def _watch(view: View, event: Event) -> None:
+    view.ask(ALERT, event["t"], event["watch"])
+    turn = view.turns[-1]
+    turn.answer, turn.done = event["text"], True
+
+
 def _summary(view: View, event: Event) -> None:
     view.ended = True
 
@@ -168,5 +174,6 @@ _TAKERS: dict[str, Callable[[View, Event], None]] = {
     "answer": _answer,
     "evict": _evict,
     "warning": _warning,
+    "watch": _watch,
     "summary": _summary,
 }

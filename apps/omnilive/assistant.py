@@ -1,0 +1,292 @@
+"""``omnilive live`` on devices: what they give into a session, and turns answered as they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from omni_core import Model, Session, UnitMedia
+from omni_core.errors import MediaError
+from omni_core.paging import Layout
+from omni_core.watcher import Watcher
+from omnilive.capture.camera import PictureSource
+from omnilive.capture.cameras import found_cameras
+from omnilive.capture.choosing import choose_camera, choose_microphone
+from omnilive.capture.framers import live_framer
+from omnilive.capture.microphone import SoundSource
+from omnilive.capture.sounddevices import inputs, sound_library
+from omnilive.capture.source import Capture
+from omnilive.conversation import Conversation
+from omnilive.explanation import drawn_pages
+from omnilive.interrupts import gently
+from omnilive.options import LiveOptions, UsageError
+from omnilive.output import Event, Output
+from omnilive.questions import Questions
+from omnilive.resuming import saved_at_end
+from omnilive.speech.turns import Began, Ended
+from omnilive.watch import Watches
+
+Look = Callable[[Layout, Watcher | None], Watcher]
+Begin = Callable[[Callable[[Event], None], Look | None], Session]
+Wrap = Callable[[Output], Output]
+
+
+@dataclass(frozen=True)
+class Devices:
+    """A camera, a microphone, or both; none of them is open yet."""
+
+    camera: PictureSource | None
+    microphone: SoundSource | None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return " and ".join(one.name for one in (self.camera, self.microphone) if one is not None)
+
+
+def choose_devices(options: LiveOptions) -> Devices | None:
+    """The devices that were named, and the default of what was not; None without any.
+
+    Raises:
+        UsageError: devices beside a clip, or ``none`` for both.
+        MediaError: one that was named is not there, or its library is missing.
+    """
+    named = options.camera is not None or options.mic is not None
+    if options.source is not None:
+        if named:
+            raise UsageError(
+                "--source brings its own picture and sound; leave --camera and --mic out, or name "
+                "the clip there: --camera CLIP --mic none"
+            )
+        return None
+    if options.camera == options.mic == "none":
+        raise UsageError("--camera none and --mic none leave nothing to follow; choose one of them")
+    camera = choose_camera(options.camera or ("default" if _any_camera() else "none"))
+    microphone = choose_microphone(options.mic or ("default" if _any_microphone() else "none"))
+    if camera is None and microphone is None:
+        if named:
+            raise MediaError(
+                "no camera and no microphone were found; `omnilive devices` lists what there is"
+            )
+        return None
+    return Devices(camera, microphone)
+
+
+def follow_devices(
+    options: LiveOptions,
+    output: Output,
+    devices: Devices,
+    model: Model,
+    begin: Begin,
+    start: float,
+    asked: str,
+    wrap: Wrap,
+) -> int:
+    """Follow devices until somebody ends it; the exit code.
+
+    Args:
+        options: the run's.
+        output: where events go without a screen.
+        devices: what is followed.
+        model: loaded.
+        begin: begins the session.
+        start: second at which the stream goes on.
+        asked: how a watch is put to the model.
+        wrap: puts a recording around a screen.
+    """
+    with ExitStack() as stack:
+        run = _Run(options, devices, model, start, asked)
+        screen = None if options.jsonl else _screen(output, run)
+        run.output = output if screen is None else wrap(screen)
+        if screen is not None:
+            stack.enter_context(screen)
+            run.hearing = screen.hearing
+        session = stack.enter_context(begin(run.show, None if screen is None else screen.onlooker))
+        stack.enter_context(saved_at_end(options, session, run.output))
+        ending = stack.enter_context(gently(run.stop))
+        run.follow(session, stack)
+        run.output.drawing(drawn_pages(session))
+    return ending.code
+
+
+class _Run:
+    """One stream from devices: what its parts know of each other."""
+
+    def __init__(
+        self, options: LiveOptions, devices: Devices, model: Model, start: float, asked: str
+    ) -> None:
+        self._options, self._start, self._asked = options, start, asked
+        self._framer = live_framer(model.frontend, devices.camera, devices.microphone)
+        self._listener: Any = None
+        self.capture = Capture(
+            devices.camera,
+            devices.microphone,
+            self._framer,
+            warn=self._warn,
+            duration=options.duration,
+            tap=None if devices.microphone is None else self._tap,
+        )
+        self.output: Output
+        self.hearing: Callable[[bool], None] = lambda _: None
+        self._talk: Conversation | None = None
+        self._questions: Questions | None = None
+        self._watches: Watches | None = None
+        self._muted = self._blind = False
+        self._first: float | None = None
+
+    def follow(self, session: Session, stack: ExitStack) -> None:
+        """Take units in and answer, until the end."""
+        options = self._options
+        voice = stack.enter_context(_voice(options, self._warn))
+        self._questions = Questions(options.asks, session, self.output)
+        self._talk = talk = Conversation(
+            session, self.output, cut=self._cut, barge_in=options.barge_in, voice=voice
+        )
+        if options.watches:
+            self._watches = Watches(options.watches, session, self.output.event, self._asked)
+        for ask in options.asks:
+            self._framer.cut(ask.time - self._start)
+        stack.callback(self.capture.close)
+        self.capture.open()
+        self._listener = self._listening(voice)
+        self.output.note("listening; Ctrl-C ends it")
+        self._questions.put(self._start)
+        for unit in self.capture.units():
+            moved = self._moved(unit)
+            session.append(moved)
+            self._questions.put(moved.stop)
+            talk.answer(moved.stop)
+            if self._watches is not None:
+                self._watches.look(moved.stop)
+
+    def stop(self) -> None:
+        """End in good order. May be called from a signal handler."""
+        if self._questions is not None:
+            self._questions.stop()
+        if self._talk is not None:
+            self._talk.stop()
+        self.capture.stop()
+
+    def show(self, event: Event) -> None:
+        """Add to an event what only the devices know, and show it."""
+        if event["event"] == "unit":
+            capture = self.capture
+            event |= {
+                "dropped": {
+                    "frames": self._framer.dropped_frames,
+                    "samples": self._framer.dropped_samples,
+                },
+                "lag_ms": capture.lag(event["t"] - self._start),
+            }
+            if self._watches is not None:
+                event["watch_ms"] = self._watches.cost
+        talk = self._talk
+        if talk is not None and event["event"] in ("token", "answer"):
+            if self._first is None:
+                self._first = talk.latency()
+            if event["event"] == "token":
+                talk.token(event["text"])
+            elif self._first is not None:
+                event["latency_ms"], self._first = self._first, None
+        self.output.event(event)
+        if event["event"] == "token" and self._questions is not None:
+            self._questions.hold()
+
+    def type(self, text: str) -> None:
+        """Take a typed line; on the keyboard's thread."""
+        if self._talk is not None:
+            self._talk.type(text, self.capture.now() + self._start)
+
+    def mute(self) -> None:
+        """Turn the microphone off, or on again."""
+        self._muted = not self._muted
+        self.capture.mute(self._muted)
+        if self._muted and self._listener is not None:
+            self.hearing(False)
+
+    def camera(self) -> None:
+        """Turn the camera off, or on again."""
+        self._blind = not self._blind
+        self.capture.blind(self._blind)
+
+    def _listening(self, voice: Any) -> Any:
+        if self.capture.view().microphone_state == "none":
+            return None
+        from omnilive.speech import SpeechError
+        from omnilive.speech.listener import Listener
+        from omnilive.speech.turns import Turns
+        from omnilive.speech.vad import SpeechDetector
+
+        try:
+            detector = SpeechDetector()
+        except SpeechError as error:
+            self._warn(f"what is said is heard, but not taken for questions: {error}")
+            return None
+        speaking = None if voice is None else (lambda: bool(voice.speaking))
+        return Listener(detector, Turns(pause=self._options.pause), self._heard, speaking)
+
+    def _tap(self, time: float, samples: Any) -> None:
+        if self._listener is not None:
+            self._listener(time, samples)
+
+    def _heard(self, event: Began | Ended) -> None:
+        self.hearing(isinstance(event, Began))
+        if self._talk is None:
+            return
+        if isinstance(event, Ended):
+            decided = min(event.decided, self.capture.end)
+            event = replace(event, decided=decided + self._start)
+        self._talk.hear(event)
+
+    def _cut(self, time: float) -> None:
+        self.capture.cut(time - self._start)
+
+    def _moved(self, unit: UnitMedia) -> UnitMedia:
+        return replace(unit, start=unit.start + self._start, stop=unit.stop + self._start)
+
+    def _warn(self, message: str) -> None:
+        now = round(self.capture.end + self._start, 3)
+        self.output.event({"event": "warning", "t": now, "message": message})
+
+
+@contextmanager
+def _voice(options: LiveOptions, warn: Callable[[str], None]) -> Iterator[Any]:
+    if not options.speak:
+        yield None
+        return
+    from omnilive.speech.voice import Voice
+
+    with Voice(warn) as voice:
+        yield voice
+
+
+def _screen(output: Output, run: _Run) -> Any:
+    """A screen, where the terminal can show one; else a line that says why not."""
+    from omnilive.screen.fitness import look, unfit
+
+    reason = unfit()
+    if reason is not None:
+        if "no terminal" not in reason:
+            output.note(f"no screen: {reason}")
+        return None
+    from omnilive.screen.controls import Actions
+    from omnilive.screen.display import Screen
+
+    actions = Actions(run.type, run.stop, run.mute, run.camera)
+    return Screen("omnilive", look(), actions, snapshot=run.capture.view)
+
+
+def _any_camera() -> bool:
+    try:
+        return bool(found_cameras())
+    except MediaError:
+        return False
+
+
+def _any_microphone() -> bool:
+    try:
+        return bool(list(inputs(sound_library())))
+    except MediaError:
+        return False

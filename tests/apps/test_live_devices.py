@@ -1,0 +1,118 @@
+"""``omnilive live`` on a camera and a microphone: the whole command, in real time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from virtual_devices import RATE, VirtualCamera, virtual_microphone
+
+from omnilive.cli import main
+from streamworld import banks, render, script, spec
+
+
+def scene(thing: int, question: str) -> tuple[np.ndarray, np.ndarray]:
+    """A frame of one thing, and somebody of the test split who asks about it."""
+    bank = banks.load(banks.SHIPPED, "test", {"espeak-ng"})
+    written = script.write(5, 1, 4, "test", spoken=1.0)
+    written.thing[:] = thing
+    written.form[:, -2:] = [form[2] for form in spec.SPOKEN_FORMS].index(question)
+    # A room without noise, and a voice of middling loudness.
+    written.voice[..., 3:6] = 30_000
+    units = written.flat()
+    frame = np.kron(render.frames(units, bank)[-1], np.ones((3, 3, 1), np.uint8))
+    return frame, render.sounds(units, bank)[-2:].reshape(-1)
+
+
+def started(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "omnilive", "live", "--jsonl", *arguments]
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        command,
+        env=os.environ | path | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.shipped
+def test_a_spoken_question_is_answered(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    frame, question = scene(spec.FIRST_SHAPE + 3, "what is on the screen")
+    backend = ["--backend", "cuda", "--device", "cpu"]
+    with virtual_microphone() as microphone, VirtualCamera(lambda _: frame) as camera:
+        arguments = ["--camera", camera.address, "--duration", "14", "--max-tokens", "8", *backend]
+        arguments += ["--record", str(tmp_path / "run")]
+        with started(arguments, microphone.environment) as process:
+            lines, played = [], False
+            for line in process.stdout or ():
+                lines.append(json.loads(line))
+                if not played and lines[-1]["event"] == "unit" and lines[-1]["t"] >= 4:
+                    microphone.play(question)
+                    played = True
+            errors = process.communicate(timeout=30)[1]
+        assert process.returncode == 0, errors
+    answers = [event for event in lines if event["event"] == "answer"]
+    assert [answer["text"] for answer in answers] == ["red star"], lines
+    assert answers[0]["question"] == "" and answers[0]["latency_ms"] < 3000
+    units = [event for event in lines if event["event"] == "unit"]
+    assert sum(unit["dropped"]["samples"] for unit in units) == 0
+    # The turn's end has closed a unit early, and no sound is missing.
+    lengths = np.diff([0.0, *(unit["t"] for unit in units)])
+    assert (lengths < 0.99).sum() in (1, 2) and abs(units[-1]["t"] - 14) < 0.01
+    assert lines[-1]["event"] == "summary"
+    media = sorted((tmp_path / "run" / "media").iterdir())
+    sound = np.concatenate([np.load(file)["audio"] for file in media])
+    assert sound.size == 14 * RATE
+    assert main(["replay", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_good_order(number: int, untrained: Path, tmp_path: Path) -> None:
+    frame = np.full((112, 112, 3), 90, np.uint8)
+    with VirtualCamera(lambda _: frame) as camera:
+        arguments = ["--camera", camera.address, "--mic", "none", "--model", str(untrained)]
+        arguments += ["--backend", "cuda", "--device", "cpu", "--record", str(tmp_path / "run")]
+        with started([*arguments, "--save", str(tmp_path / "saved")], {}) as process:
+            for line in process.stdout or ():
+                if json.loads(line)["event"] == "unit":
+                    break
+            began = time.monotonic()
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        assert time.monotonic() - began < 3
+    assert "Traceback" not in err, err
+    events = [json.loads(line) for line in out.splitlines()]
+    assert process.returncode == (143 if number == signal.SIGTERM else 0)
+    assert events[-1]["event"] == "summary"
+    assert (tmp_path / "saved" / "saved.json").exists()
+    assert main(["replay", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (["--camera", "none", "--mic", "none"], 2, "leave nothing to follow"),
+        (["--source", "clip.mp4", "--camera", "0"], 2, "brings its own picture and sound"),
+        (["--camera", "no such camera", "--mic", "none"], 1, "no camera or file is called"),
+        (["--pause", "0"], 2, "--pause"),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(
+    arguments: list[str], code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main(["live", *arguments])
+    except SystemExit as end:
+        found = end.code
+    assert found == code
+    err = capsys.readouterr().err
+    assert line in err and len(err.strip().splitlines()) == 1
