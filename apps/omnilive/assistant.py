@@ -98,7 +98,8 @@ def follow_devices(
     """
     with ExitStack() as stack:
         run = _Run(options, devices, model, start, asked)
-        screen = None if options.jsonl else _screen(output, run)
+        title = f"{model.name} on {model.backend.name}, {options.retention}"
+        screen = None if options.jsonl else _screen(title, output, run)
         run.output = output if screen is None else wrap(screen)
         if screen is not None:
             stack.enter_context(screen)
@@ -262,7 +263,7 @@ def _voice(options: LiveOptions, warn: Callable[[str], None]) -> Iterator[Any]:
         yield voice
 
 
-def _screen(output: Output, run: _Run) -> Any:
+def _screen(title: str, output: Output, run: _Run) -> Any:
     """A screen, where the terminal can show one; else a line that says why not."""
     from omnilive.screen.fitness import look, unfit
 
@@ -275,7 +276,7 @@ def _screen(output: Output, run: _Run) -> Any:
     from omnilive.screen.display import Screen
 
     actions = Actions(run.type, run.stop, run.mute, run.camera)
-    return Screen("omnilive", look(), actions, snapshot=run.capture.view)
+    return Screen(title, look(), actions, snapshot=run.capture.view)
 
 
 def _any_camera() -> bool:

@@ -69,6 +69,7 @@ def add_devices(commands: Any) -> None:
         "taken where nothing else is said. Exit code 1 if none works.",
         formatter_class=formatter,
     )
+    devices.set_defaults(command="devices")
     devices.add_argument("--jsonl", action="store_true", help="one JSON object a line on stdout")
     add_debug(devices)
 
@@ -84,6 +85,7 @@ def add_doctor(commands: Any) -> None:
         "1 if one that is there does not work.",
         formatter_class=formatter,
     )
+    doctor.set_defaults(command="doctor")
     doctor.add_argument(
         "--backend", choices=BACKENDS, default="auto", help="check one alone (default: all)"
     )

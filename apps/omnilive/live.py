@@ -9,7 +9,7 @@ from typing import Any
 
 from omni_core import Model, Recorder, Session
 from omni_core.paging import layout
-from omni_core.retention import Policy
+from omni_core.retention import OmniPick, Policy
 from omni_core.saving import SavedSession
 from omni_core.tracing import Tracer
 from omnilive.assistant import Begin, Devices, Look, choose_devices, follow_devices
@@ -25,7 +25,7 @@ from omnilive.output import Event, Output, open_output
 from omnilive.player import Player
 from omnilive.questions import Questions, check_asks
 from omnilive.resuming import check_save, continued, saved_at_end
-from omnilive.sinks import choose_policy, model_label
+from omnilive.sinks import choose_policy, model_label, own_omnipick
 from omnilive.stream import framer_for
 from omnilive.watch import Watches
 
@@ -90,6 +90,11 @@ def _load_and_follow(
     }
     settle(prepared, prepared.element, **room)
     prepared.check()
+    if saved is None and options.sinks is None and options.retention == OmniPick.name:
+        # Of a model from the hub this is known only now.
+        rule = own_omnipick(prepared.checkpoint.path)
+        if recorder is not None:
+            recorder.describe(policy=asdict(rule))
     _introduce(output, source, options)
     model = prepared.load()
     budget = settle(prepared, model.backend.element, **room)

@@ -62,6 +62,10 @@ class Recorder:
         """Where the saved session goes that this recording begins with."""
         return self.folder / START
 
+    def describe(self, **about: Any) -> None:
+        """More entries of ``session.json``, before :meth:`begin`."""
+        self._about = {**self._about, **about}
+
     def begin(self, meta: dict[str, Any]) -> None:
         """Write what the session is: its model, settings and arena."""
         text = json.dumps({"format": FORMAT, **meta, **self._about}, indent=2)

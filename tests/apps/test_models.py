@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from omni_core import Session
+from omni_core.calibration import FORMAT, VERSION
 from omni_core.errors import BackendError, CheckpointError, OmniError
+from omni_core.retention import Fifo, OmniPick
 from omnilive import backends, models
-from omnilive.models import prepare
+from omnilive.cli import main
+from omnilive.live import DEMO
+from omnilive.models import load, prepare
 from omnilive.tokenizer import FileTokenizer
 
 
@@ -178,3 +183,22 @@ def test_tokenizer_files_that_are_missing_or_damaged(checkpoint: Path) -> None:
     (checkpoint / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"no tokenizer.json, and no vocab.json"):
         prepare(str(checkpoint))
+
+
+def test_what_suits_a_model_comes_with_it(untrained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(untrained, folder)
+    content = {"format": FORMAT, "version": VERSION, "sinks": {"vision": 0}, "share": 0.8}
+    (folder / "retention.json").write_text(json.dumps(content))
+    pytest.importorskip("mlx.core")
+    model = load(str(folder), backend="mlx", device="cpu")
+    assert model.omnipick == OmniPick(vision=0, share=0.8)
+    assert Session(model, budget=1024).policy == model.omnipick
+    assert Session(model, budget=1024, retention="fifo").policy == Fifo()
+    assert Session(model, budget=1024, retention=OmniPick()).policy == OmniPick()
+    recording = tmp_path / "run"
+    command = ["live", "--fast", "--duration", "2", "--model", str(folder), "--backend", "mlx"]
+    assert main([*command, "--source", str(DEMO), "--record", str(recording)]) == 0
+    assert json.loads((recording / "session.json").read_text())["policy"]["share"] == 0.8
+    (folder / "retention.json").write_text("{")
+    assert main([*command, "--source", str(DEMO)]) == 1
