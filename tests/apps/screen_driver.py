@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -60,10 +61,14 @@ def main(mode: str) -> None:
     if mode == "orderly":
         signal.signal(signal.SIGTERM, lambda *_: ENDED.set())
     actions = Actions(broken_line if mode == "broken-line" else lines.append, ENDED.set)
-    with (
-        Screen("a test", look(), actions, broken_senses if mode == "broken" else senses) as screen,
-        gently(stubborn_end if mode == "stubborn" else ENDED.set),
-    ):
+    with ExitStack() as stack:
+        given = broken_senses if mode == "broken" else senses
+        screen = stack.enter_context(Screen("a test", look(), actions, given))
+        screens = signal.getsignal(signal.SIGTERM)
+        stack.enter_context(gently(stubborn_end if mode == "stubborn" else ENDED.set))
+        if mode != "orderly":
+            # As in a run that leaves this signal to the screen.
+            signal.signal(signal.SIGTERM, screens)
         if mode == "stderr":
             os.write(2, b"ALSA lib pcm.c: \x1b[2J no such thing\nand more")
         for event in units():

@@ -24,7 +24,7 @@ DEMO = json.loads((ASSETS / "demo.json").read_text(encoding="utf-8"))
 
 def test_the_checkpoint_is_small_and_says_that_it_is_trained() -> None:
     assert sum(file.stat().st_size for file in EMBEDDED.iterdir()) < 30_000_000
-    assert json.loads((EMBEDDED / "config.json").read_text())["omnilive"] == {"trained": True}
+    assert json.loads((EMBEDDED / "config.json").read_text())["omnilive"]["trained"] is True
     card = (EMBEDDED / "README.md").read_text(encoding="utf-8")
     assert "## Limits" in card and "## Data" in card
 

@@ -205,7 +205,9 @@ def test_names_are_the_cores() -> None:
 
 
 def test_each_command_is_listed_and_helps() -> None:
-    assert list(subcommands()) == ["live", "replay", "calibrate retention", "eval streamworld"]
+    assert list(subcommands()) == [
+        *("live", "replay", "calibrate retention", "eval streamworld", "devices", "doctor")
+    ]
     for name, command in subcommands().items():
         assert name.split()[0] in parser().format_help()
         assert command.format_help().startswith(f"usage: omnilive {name}")

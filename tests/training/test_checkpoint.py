@@ -191,5 +191,5 @@ def test_a_batch_is_rendered_at_its_own_size(halved: Any, batch: Batch, bank: An
 
 def test_the_folder_says_that_it_is_trained(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    assert config["omnilive"] == {"trained": True}
+    assert config["omnilive"] == {"trained": True, "watch": "{watch}"}
     assert (folder / "model.safetensors").stat().st_size < 30e6
