@@ -104,10 +104,13 @@ def follow_devices(
         if screen is not None:
             stack.enter_context(screen)
             run.hearing = screen.hearing
-        session = stack.enter_context(begin(run.show, None if screen is None else screen.onlooker))
-        stack.enter_context(saved_at_end(options, session, run.output))
-        ending = stack.enter_context(gently(run.stop))
-        run.follow(session, stack)
+        look = None if screen is None else screen.onlooker
+        with (
+            begin(run.show, look) as session,
+            saved_at_end(options, session, run.output),
+            gently(run.stop) as ending,
+        ):
+            run.follow(session)
         run.output.drawing(drawn_pages(session))
     return ending.code
 
@@ -137,10 +140,13 @@ class _Run:
         self._muted = self._blind = False
         self._first: float | None = None
 
-    def follow(self, session: Session, stack: ExitStack) -> None:
+    def follow(self, session: Session) -> None:
         """Take units in and answer, until the end."""
+        with _voice(self._options, self._warn) as voice, self.capture:
+            self._follow(session, voice)
+
+    def _follow(self, session: Session, voice: Any) -> None:
         options = self._options
-        voice = stack.enter_context(_voice(options, self._warn))
         self._questions = Questions(options.asks, session, self.output)
         self._talk = talk = Conversation(
             session, self.output, cut=self._cut, barge_in=options.barge_in, voice=voice
@@ -149,7 +155,6 @@ class _Run:
             self._watches = Watches(options.watches, session, self.output.event, self._asked)
         for ask in options.asks:
             self._framer.cut(ask.time - self._start)
-        stack.callback(self.capture.close)
         self.capture.open()
         self._listener = self._listening(voice)
         self.output.note("listening; Ctrl-C ends it")
