@@ -144,16 +144,18 @@ def test_ctrl_c_twice_ends_at_once() -> None:
 def test_ctrl_z_gives_the_terminal_back_until_it_is_brought_back() -> None:
     with Terminal("normal") as terminal:
         started(terminal)
+        seen = 0
         for turn in range(2):
             terminal.type("\x1a")
             stopped = terminal.await_told("stopped", turn)
             assert stopped == {"stopped": signal.SIGTSTP, "plain": True}
-            terminal.until_shown(LEFT)
+            terminal.until_shown(LEFT, seen)
             assert terminal.text.rindex(LEFT) > terminal.text.rindex(ENTERED)
             seen = len(terminal.shown)
             terminal.order("fg")
             terminal.until_shown(ENTERED, seen)
             terminal.until_shown("front camera", seen)
+            seen = len(terminal.shown)
         terminal.type("q")
         assert terminal.code == 0
         terminal.until_shown("the end")

@@ -184,7 +184,7 @@ def test_an_exception_leaves_no_process(programs: Path, warnings: list[str]) -> 
         raise RuntimeError
     numbers = [int(word) for word in read(program, "numbers").split()]
     until(lambda: not any(alive(number) for number in numbers))
-    assert not any(thread.name.startswith("voice") for thread in threading.enumerate())
+    until(lambda: not any(thread.name.startswith("voice") for thread in threading.enumerate()))
     speaker.add("Nobody hears this. ")
     speaker.finish()
     assert not speaker.speaking
