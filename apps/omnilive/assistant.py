@@ -20,12 +20,14 @@ from omnilive.capture.sounddevices import inputs, sound_library
 from omnilive.capture.source import Capture
 from omnilive.conversation import Conversation
 from omnilive.explanation import drawn_pages
+from omnilive.forgiving import Forgiving
 from omnilive.interrupts import gently
 from omnilive.options import LiveOptions, UsageError
 from omnilive.output import Event, Output
 from omnilive.questions import Questions
 from omnilive.resuming import saved_at_end
 from omnilive.speech.turns import Began, Ended
+from omnilive.terminal import say
 from omnilive.watch import Watches
 
 Look = Callable[[Layout, Watcher | None], Watcher]
@@ -64,7 +66,13 @@ def choose_devices(options: LiveOptions) -> Devices | None:
     if options.camera == options.mic == "none":
         raise UsageError("--camera none and --mic none leave nothing to follow; choose one of them")
     camera = choose_camera(options.camera or ("default" if _any_camera() else "none"))
-    microphone = choose_microphone(options.mic or ("default" if _any_microphone() else "none"))
+    try:
+        heard = bool(list(inputs(sound_library()))) if options.mic is None else True
+    except MediaError as error:
+        heard = False
+        if camera is not None:
+            say(f"no microphone is used: {error}")
+    microphone = choose_microphone(options.mic or ("default" if heard else "none"))
     if camera is None and microphone is None:
         if named:
             raise MediaError(
@@ -106,9 +114,9 @@ def follow_devices(
             run.hearing = screen.hearing
         look = None if screen is None else screen.onlooker
         with (
+            gently(run.stop) as ending,
             begin(run.show, look) as session,
             saved_at_end(options, session, run.output),
-            gently(run.stop) as ending,
         ):
             run.follow(session)
         run.output.drawing(drawn_pages(session))
@@ -137,7 +145,8 @@ class _Run:
         self._talk: Conversation | None = None
         self._questions: Questions | None = None
         self._watches: Watches | None = None
-        self._muted = self._blind = False
+        self._muted = self._blind = self._ended = False
+        self._early: list[str] = []
         self._first: float | None = None
 
     def follow(self, session: Session) -> None:
@@ -147,14 +156,20 @@ class _Run:
 
     def _follow(self, session: Session, voice: Any) -> None:
         options = self._options
-        self._questions = Questions(options.asks, session, self.output)
+        asking = Forgiving(session, self._warn)
+        self._questions = Questions(options.asks, asking, self.output)
         self._talk = talk = Conversation(
-            session, self.output, cut=self._cut, barge_in=options.barge_in, voice=voice
+            asking, self.output, cut=self._cut, barge_in=options.barge_in, voice=voice
         )
         if options.watches:
-            self._watches = Watches(options.watches, session, self.output.event, self._asked)
+            self._watches = Watches(options.watches, asking, self.output.event, self._asked)
+        for text in self._early:
+            self.type(text)
         for ask in options.asks:
             self._framer.cut(ask.time - self._start)
+        if self._ended:
+            # It came before there was anything to stop.
+            self.stop()
         self.capture.open()
         self._listener = self._listening(voice)
         self.output.note("listening; Ctrl-C ends it")
@@ -169,8 +184,11 @@ class _Run:
 
     def stop(self) -> None:
         """End in good order. May be called from a signal handler."""
+        self._ended = True
         if self._questions is not None:
             self._questions.stop()
+        if self._watches is not None:
+            self._watches.stop()
         if self._talk is not None:
             self._talk.stop()
         self.capture.stop()
@@ -202,8 +220,12 @@ class _Run:
 
     def type(self, text: str) -> None:
         """Take a typed line; on the keyboard's thread."""
-        if self._talk is not None:
-            self._talk.type(text, self.capture.now() + self._start)
+        if self._talk is None:
+            self._early.append(text)
+        else:
+            # Before the stream its clock counts from somewhere else.
+            now = self.capture.now() if self.capture.end > 0 else 0.0
+            self._talk.type(text, now + self._start)
 
     def mute(self) -> None:
         """Turn the microphone off, or on again."""
@@ -287,12 +309,5 @@ def _screen(title: str, output: Output, run: _Run) -> Any:
 def _any_camera() -> bool:
     try:
         return bool(found_cameras())
-    except MediaError:
-        return False
-
-
-def _any_microphone() -> bool:
-    try:
-        return bool(list(inputs(sound_library())))
     except MediaError:
         return False

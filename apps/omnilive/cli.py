@@ -6,8 +6,11 @@ start; no backend and no codec before the words are read, so that help works wit
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,26 +19,34 @@ if TYPE_CHECKING:
 
     from omnilive.options import ModelOptions
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED, INTERRUPTED, TERMINATED = 0, 1, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
     0 done, 1 failed with one line on stderr, 2 wrong usage, 130 ended by a Ctrl-C before the
-    stream began, or by a second one.
+    stream began, or by a second one, 143 by SIGTERM.
     """
+    code = _main(argv)
+    if argv is None:
+        _leave(code)
+    return code
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         from omnilive.interrupts import at_once
 
         with at_once():
             return _run(argv)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as end:
         _let_go(argv is None)
         from omnilive.terminal import say
 
-        say("interrupted")
-        return INTERRUPTED
+        terminated = type(end) is not KeyboardInterrupt
+        say("terminated" if terminated else "interrupted")
+        return TERMINATED if terminated else INTERRUPTED
     finally:
         _let_go(argv is None)
 
@@ -44,6 +55,16 @@ def _let_go(process: bool) -> None:
     """Nothing is left to do: where the process ends here, another Ctrl-C ends it without a word."""
     if process:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _leave(code: int) -> None:
+    """End the process here where a driver still holds a thread: Python's own end would abort."""
+    if any(thread.name in ("camera", "microphone") for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                if stream is not None:
+                    stream.flush()
+        os._exit(code)
 
 
 def _run(argv: Sequence[str] | None) -> int:

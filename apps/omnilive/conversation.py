@@ -77,14 +77,15 @@ class Conversation:
         self._session, self._output, self._cut = session, output, cut
         self._barge_in, self._voice, self._clock = barge_in, voice, clock
         self._waiting: deque[_Turn] = deque(maxlen=MOST_WAITING)
-        self._began = 0.0
-        self._answering = self._stopped = False
+        self._began, self._left_out = 0.0, 0
+        self._answering = self._stopped = self._broken_in = False
 
     def hear(self, event: Began | Ended) -> None:
         """Somebody has begun to speak, or has ended. May be called from any thread."""
         if isinstance(event, Ended):
             self._take("", event.decided)
         elif self._barge_in and self._answering:
+            self._broken_in = True
             self._session.interrupt()
             if self._voice is not None:
                 self._voice.stop()
@@ -100,9 +101,10 @@ class Conversation:
 
     def answer(self, now: float) -> None:
         """Answer the turns that had ended by a second of the stream."""
+        self._tell_left_out(now)
         while not self._stopped and self._waiting and self._waiting[0].stop <= now + 1e-4:
             turn = self._waiting.popleft()
-            self._began, self._answering = turn.known, True
+            self._began, self._broken_in, self._answering = turn.known, False, True
             try:
                 self._output.question(now, turn.text, spoken=not turn.text)
                 self._session.ask(turn.text)
@@ -112,7 +114,11 @@ class Conversation:
                 self._answering = False
 
     def token(self, text: str) -> None:
-        """Say a piece of an answer that is being given."""
+        """Say a piece of an answer that is being given; one that was broken in upon ends here."""
+        if self._answering and self._broken_in:
+            # Speech may have begun before the session had.
+            self._session.interrupt()
+            return
         if self._answering and self._voice is not None:
             self._voice.add(text)
 
@@ -120,6 +126,13 @@ class Conversation:
         """Milliseconds since the turn that is being answered was known to have ended."""
         return round((self._clock() - self._began) * 1e3, 1) if self._answering else None
 
+    def _tell_left_out(self, now: float) -> None:
+        count, self._left_out = self._left_out, 0
+        if count and not self._stopped:
+            message = f"{count} turns were left out: more than {MOST_WAITING} waited for an answer"
+            self._output.event({"event": "warning", "t": round(now, 3), "message": message})
+
     def _take(self, text: str, stop: float) -> None:
+        self._left_out += len(self._waiting) == MOST_WAITING
         self._waiting.append(_Turn(text, stop, self._clock()))
         self._cut(stop)

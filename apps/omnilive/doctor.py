@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 
+from omni_core import Model
 from omni_core.budget import machine_bytes
 from omni_core.errors import OmniError
 from omnilive.models import EMBEDDED, Prepared, prepare
@@ -20,6 +22,7 @@ from omnilive.terminal import put
 EXACT, ROUNDED = 1e-3, 0.15
 """Largest relative difference of logits from float64, in float32 and in 16 bits."""
 _NARROW = (80, 24)
+_CELLS, _LONGEST, _SAME = 1024, 8, 1e-3
 _LIBRARIES = {"mlx": "mlx", "cuda": "torch"}
 
 
@@ -102,13 +105,23 @@ def _backend(name: str) -> Finding:
     prepared.check()
     worst, model = _difference(prepared)
     bound = EXACT if model.backend.element == 4 else ROUNDED
+    wrong = _senses(model) if model.trained else None
     memory = model.backend.memory()
     about = (
         f"{library} {version(library)} on {model.backend.device}, "
         f"{memory.measured / 2**20:.0f} MiB in use; logits within {worst:.1e} of float64"
     )
+    if wrong is not None and worst <= bound:
+        return Finding(
+            part,
+            "FAIL",
+            f"{about}; but {wrong}",
+            "the embedded model's files are damaged, or this machine's encoders compute wrongly: "
+            f"install omnilive again, then try another release of {library}",
+        )
     if worst <= bound:
-        return Finding(part, "ok", about)
+        seen = "; sees what the demo clip shows" if model.trained else ""
+        return Finding(part, "ok", about + seen)
     return Finding(
         part,
         "FAIL",
@@ -118,13 +131,36 @@ def _backend(name: str) -> Finding:
     )
 
 
-def _difference(prepared: Prepared) -> tuple[float, object]:
+def _difference(prepared: Prepared) -> tuple[float, Model]:
     from omni_core.reference.backbone import ReferenceBackbone
     from omni_core.reference.check import worst_difference
 
     model = prepared.load()
     oracle = ReferenceBackbone(prepared.checkpoint, prepared.config)
     return worst_difference(model.backend, prepared.config.text, oracle), model
+
+
+def _senses(model: Model) -> str | None:
+    """What the embedded model answers wrongly about the start of the clip that ships, if anything.
+
+    The oracle reads the weights that the backend reads, and has no encoders.
+    """
+    from omni_core import Session
+    from omnilive.live import DEMO
+    from omnilive.stream import open_clip
+
+    asks = json.loads(DEMO.with_suffix(".json").read_bytes())["questions"]
+    first = [ask for ask in asks if ask["seconds"] == asks[0]["seconds"]]
+    with Session(model, budget=_CELLS, max_tokens=_LONGEST) as session:
+        for unit in open_clip(DEMO, model):
+            session.append(unit)
+            if unit.stop >= first[0]["seconds"] - _SAME:
+                break
+        for ask in first:
+            answer = session.ask(ask["question"], branch=True).strip()
+            if answer != ask["answer"]:
+                return f"{ask['question']!r} is answered {answer!r}, expected {ask['answer']!r}"
+    return None
 
 
 def _devices() -> Iterator[Finding]:

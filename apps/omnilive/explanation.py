@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from omni_core import Session
 from omni_core.errors import OmniError
@@ -13,7 +13,7 @@ from omni_core.explain import BARS, PLAIN_BARS, Explainer, compact_map
 from omni_core.paging import Layout
 from omni_core.retention import Policy
 from omnilive.options import LiveOptions
-from omnilive.terminal import printable
+from omnilive.terminal import printable, say
 
 _INDENT = "  "
 _WIDTH = 80
@@ -35,10 +35,25 @@ def explained(
         file = options.explain.open("w", encoding="utf-8", buffering=1)
     except OSError as error:
         raise OmniError(f"{options.explain}: cannot be written: {error.strerror}") from None
-    with file:
-        name = printable(source).replace("\n", " ")
-        title = f"omnilive live: {name}, model {options.model.model}, {budget} cells"
-        yield Explainer(file.write, rule, layout, title)
+    failed = False
+
+    def write(text: str) -> None:
+        nonlocal failed
+        if not failed:
+            try:
+                file.write(text)
+            except OSError as error:
+                failed = True
+                say(f"warning: {options.explain}: the explanation has ended: {error.strerror}")
+
+    name = printable(source).replace("\n", " ")
+    title = f"omnilive live: {name}, model {options.model.model}, {budget} cells"
+    try:
+        yield Explainer(write, rule, layout, title)
+    finally:
+        # What a full disk did not take at a write, it does not take now.
+        with suppress(OSError):
+            file.close()
 
 
 def drawn_pages(session: Session) -> str:

@@ -16,6 +16,10 @@ _PEACE = 1.0
 _TERMINATED = 143
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, where no stream could be ended in good order."""
+
+
 @dataclass
 class Ending:
     """How a block ended: ``code`` is 143 where it was told to by SIGTERM, else 0."""
@@ -52,20 +56,20 @@ def gently(stop: Callable[[], None]) -> Iterator[Ending]:
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Raise KeyboardInterrupt at a Ctrl-C inside the block, and leave the cleaning up in peace.
+    """Raise KeyboardInterrupt at a Ctrl-C, Terminated at SIGTERM; leave the cleaning up in peace.
 
     Those of the second after it are taken for the same one.
     """
     last = float("-inf")
 
-    def handle(_signal: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last > _PEACE:
             last = now
-            raise KeyboardInterrupt
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    with _handling(handle):
+    with _handling(handle), _handling(handle, signal.SIGTERM):
         yield
 
 

@@ -49,7 +49,8 @@ def run(options: LiveOptions) -> int:
     source: Clip | Devices | None = choose_devices(options)
     if source is None:
         source = probe(options.source or DEMO)
-        check_asks(options, source, saved.time if saved else 0.0)
+    clip = source if isinstance(source, Clip) else None
+    check_asks(options, clip, saved.time if saved else 0.0)
     read = (options.source, options.sinks, options.asked_from)
     if options.explain is not None:
         check_target(options.explain, "--explain", read)
@@ -171,21 +172,27 @@ def _follow(
         start=start,
         tracer=tracer,
     )
-    with begin(show, None) as session, saved_at_end(options, session, output):
+    asking: list[Questions | Watches] = []
+
+    def stop() -> None:
+        player.stop()
+        for part in asking:
+            part.stop()
+
+    with (
+        begin(show, None) as session,
+        gently(stop) as ending,
+        saved_at_end(options, session, output),
+    ):
         questions = Questions(options.asks, session, output)
         watches = Watches(options.watches, session, output.event, asked)
-
-        def stop() -> None:
-            questions.stop()
-            player.stop()
-
-        with gently(stop) as ending:
-            questions.put(start)
-            for unit in player.units():
-                session.append(unit)
-                questions.put(unit.stop)
-                watches.look(unit.stop)
-            questions.put_last(player.end, clip)
+        asking += [questions, watches]
+        questions.put(start)
+        for unit in player.units():
+            session.append(unit)
+            questions.put(unit.stop)
+            watches.look(unit.stop)
+        questions.put_last(player.end, clip)
     output.drawing(drawn_pages(session))
     return ending.code
 

@@ -78,19 +78,19 @@ class Questions:
             )
 
 
-def check_asks(options: LiveOptions, clip: Clip, start: float = 0.0) -> None:
+def check_asks(options: LiveOptions, clip: Clip | None, start: float = 0.0) -> None:
     """Refuse a question that cannot be reached, where the clip's length is known.
 
     Args:
         options: the questions, and how long the clip is played.
-        clip: what is played.
+        clip: what is played, None where devices are followed.
         start: second of the stream at which it begins.
 
     Raises:
         UsageError: it lies before the beginning or past the end.
     """
     length = options.duration
-    if length is None and clip.duration is not None:
+    if length is None and clip is not None and clip.duration is not None:
         length = clip.duration * options.loop
     for ask in options.asks:
         if ask.time < start - _SAME:
@@ -99,7 +99,10 @@ def check_asks(options: LiveOptions, clip: Clip, start: float = 0.0) -> None:
                 "goes on; ask later"
             )
         if length is not None and ask.time > start + length:
+            what, mend = "the stream", "let it go on with a longer --duration"
+            if clip is not None:
+                what, mend = str(clip.path), "repeat the clip with --loop or --duration"
             raise UsageError(
-                f"the question at {ask.time:g} s lies past the end of {clip.path} at "
-                f"{start + length:g} s; ask earlier, or repeat the clip with --loop or --duration"
+                f"the question at {ask.time:g} s lies past the end of {what} at "
+                f"{start + length:g} s; ask earlier, or {mend}"
             )

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from omni_core import Session
-from omni_core.errors import BudgetError, MediaError, OmniError, RecordingError
+from omni_core.errors import OmniError, RecordingError
 from omni_core.saving import STATE, SavedSession, check_target, open_saved
 from omnilive.models import location
 from omnilive.options import LiveOptions, UsageError
@@ -81,7 +81,7 @@ def check_save(options: LiveOptions) -> None:
 
 @contextmanager
 def saved_at_end(options: LiveOptions, session: Session, output: Output) -> Iterator[None]:
-    """Save the session after the block, also where its media or a question failed it.
+    """Save the session after the block, also where something in it failed.
 
     Raises:
         RecordingError: it cannot be saved.
@@ -91,8 +91,8 @@ def saved_at_end(options: LiveOptions, session: Session, output: Output) -> Iter
         return
     try:
         yield
-    except (BudgetError, MediaError):
-        with suppress(OmniError):
+    except Exception:
+        with suppress(OmniError, OSError):
             _save(options, session, output)
         raise
     _save(options, session, output)

@@ -50,15 +50,21 @@ class Watches:
         asked: str = ASKED,
     ) -> None:
         self._watches = [_Watch(text, asked.replace("{watch}", text)) for text in texts]
-        self._session, self._show = session, show
+        self._session, self._show, self._stopped = session, show, False
         self.cost = 0.0
         """Milliseconds that the last look took, of all watches together."""
+
+    def stop(self) -> None:
+        """Look no further. May be called from a signal handler."""
+        self._stopped = True
 
     def look(self, now: float) -> None:
         """Put every watch at a second of the stream."""
         start = time.perf_counter()
         turned = []
         for watch in self._watches:
+            if self._stopped:
+                break
             answer = self._session.ask(
                 watch.prompt, max_tokens=LONGEST, branch=True, quiet=True
             ).strip()

@@ -69,7 +69,10 @@ class Recorder:
     def begin(self, meta: dict[str, Any]) -> None:
         """Write what the session is: its model, settings and arena."""
         text = json.dumps({"format": FORMAT, **meta, **self._about}, indent=2)
-        (self.folder / "session.json").write_text(text + "\n", encoding="utf-8")
+        try:
+            (self.folder / "session.json").write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise RecordingError(f"{self.folder}: cannot record there: {error}") from None
 
     def unit(self, media: UnitMedia) -> None:
         """Keep a unit's media; the steps that follow use its embeddings."""

@@ -37,9 +37,12 @@ class Output:
         self.shown.append((time, "(spoken)" if spoken else text))
 
     def event(self, event: dict[str, Any]) -> None:
-        raise AssertionError(event)
+        self.shown.append((event["t"], event["message"]))
 
-    note = drawing = event
+    def note(self, text: str) -> None:
+        raise AssertionError(text)
+
+    drawing = note
 
 
 class Voice:
@@ -103,12 +106,28 @@ def test_speech_breaks_in_upon_an_answer_but_not_where_it_may_not() -> None:
 
 
 def test_too_many_turns_push_the_oldest_out_and_stop_ends_it() -> None:
-    talk, session, _, _ = made()
+    talk, session, output, _ = made()
     for number in range(MOST_WAITING + 3):
         talk.type(str(number), 1.0)
     session.during = lambda: talk.stop() if len(session.asked) == 2 else None
     talk.answer(1.0)
     assert session.asked == ["3", "4"]
+    told = "3 turns were left out: more than 8 waited for an answer"
+    assert output.shown == [(1.0, told), (1.0, "3"), (1.0, "4")]
+
+
+def test_speech_that_begins_before_the_session_has_still_ends_the_answer() -> None:
+    talk, session, output, _ = made()
+    output.question = lambda *_, **__: talk.hear(Began(0.9))  # type: ignore[method-assign]
+    session.during = lambda: (talk.token("It"), talk.token(" is"))
+    talk.type("what?", 1.0)
+    talk.answer(1.0)
+    # Once when it began, when the session was not yet to be told, and at each token after that.
+    assert session.interrupted == 3
+    output.question = lambda *_, **__: None  # type: ignore[method-assign]
+    talk.type("and now?", 1.0)
+    talk.answer(1.0)
+    assert session.interrupted == 3
 
 
 def test_latency_counts_from_when_the_end_was_known() -> None:
@@ -154,6 +173,15 @@ def test_a_watch_tells_only_when_its_answer_turns_to_yes() -> None:
     ]
     assert session.options == {"max_tokens": 8, "branch": True, "quiet": True}
     assert watches.cost >= 0 and session.asked[:2] == prompts
+
+
+def test_watches_stop_between_two_of_them() -> None:
+    session = Session()
+    watches = Watches(["a", "b", "c"], session, list[dict[str, Any]]().append)
+    session.during = watches.stop
+    watches.look(1.0)
+    watches.look(2.0)
+    assert len(session.asked) == 1
 
 
 def test_a_checkpoint_may_say_how_a_watch_is_put() -> None:

@@ -72,7 +72,7 @@ class Capture:
         self._zero = self._steady.now()
         self._limit = math.inf if duration is None else duration
         self._patience = min(PATIENCE, 0.75 * framer.seconds)
-        self._stopped = self._muted = self._blind = self._opened = False
+        self._stopped = self._muted = self._blind = self._opened = self._closed = False
         self._picture_ended = False
         self._ready = Event()
         self._pump: Worker | None = None
@@ -158,6 +158,9 @@ class Capture:
     def close(self) -> None:
         """Let go of the devices, in two seconds at most. Twice is harmless."""
         self._stopped = True
+        if self._closed:
+            return
+        self._closed = True
         until = self._clock.now() + _ENDING
         if self._pump is not None:
             self._pump.stop()

@@ -129,6 +129,9 @@ class View:
 
 
 def _unit(view: View, event: Event) -> None:
+    if view.turns:
+        # No unit is taken in while an answer is given: one that is open was not to be had.
+        view.turns[-1].done = True
     view.kv = event["kv"]
     view.lag = event.get("lag_ms", 0.0) / 1e3
     dropped = event.get("dropped", {})
