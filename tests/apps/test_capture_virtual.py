@@ -7,24 +7,20 @@ import time
 
 import numpy as np
 import pytest
-from virtual_devices import RATE, VirtualCamera, number_of, numbered, virtual_microphone
+from virtual_devices import (
+    RATE,
+    VirtualCamera,
+    found_in,
+    noise,
+    number_of,
+    numbered,
+    virtual_microphone,
+)
 
 from omni_core import UnitMedia
 from omni_core.frontend.framing import UnitFramer
 from omnilive.capture import Capture, choose_camera, choose_microphone
 from omnilive.devices import run as list_devices
-
-
-def noise(seconds: float) -> np.ndarray:
-    """Sound that is like no other part of itself."""
-    return np.random.default_rng(7).uniform(-0.5, 0.5, round(seconds * RATE)).astype(np.float32)
-
-
-def found_in(sound: np.ndarray, played: np.ndarray) -> int:
-    """The sample of ``sound`` at which ``played`` begins."""
-    size = 1 << (sound.size + played.size).bit_length()
-    alike = np.fft.irfft(np.fft.rfft(sound, size) * np.conj(np.fft.rfft(played, size)))
-    return int(np.argmax(alike[: sound.size]))
 
 
 def test_half_a_minute_of_both_is_complete_to_the_sample_and_in_step() -> None:
