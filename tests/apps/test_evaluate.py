@@ -274,9 +274,9 @@ def test_what_is_left_open_fits_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     assert (size.units, size.streams, size.questions, size.batch) == (64, 32, 24, 8)
     assert choose_size(EvalOptions(ModelOptions(device="cuda")), "cuda").batch == 32
     assert choose_size(EvalOptions(cpu, streams=9), "cuda").batch == 5
-    asked = EvalOptions(cpu, ("fifo", "h2o", "fifo"), ("1/3",), units=9, quick=True, batch=3)
+    asked = EvalOptions(cpu, ("fifo", "h2o", "fifo"), ("1/3",), units=9, quick=True, batch=2)
     size = choose_size(asked, "cuda")
-    assert (size.units, size.streams, size.batch) == (9, 4, 2)
+    assert (size.units, size.streams, size.batch) == (9, 3, 2)
     assert size.retention == ("fifo", "h2o") and size.budgets == ("1/3",)
     monkeypatch.setattr("platform.system", lambda: "Linux")
     slow = choose_size(EvalOptions(cpu, quick=True), "mlx")

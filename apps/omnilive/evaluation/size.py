@@ -37,7 +37,7 @@ class Size:
 DEFAULT = Size()
 """The default table."""
 _QUICK = replace(
-    DEFAULT, streams=4, retention=("no-slide", "fifo", "omnipick"), budgets=("1/4", "1/16")
+    DEFAULT, streams=3, retention=("no-slide", "fifo", "omnipick"), budgets=("1/4", "1/16")
 )
 _QUICK_WHERE_SLOW = replace(_QUICK, units=32, streams=1, questions=12, budgets=("1/8",))
 
