@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
 import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from omnilive import provenance
 
 ROOT = Path(__file__).resolve().parent.parent
 HOLDS, FAILS, LACKS = 0, 1, 3
@@ -76,9 +75,9 @@ class Report:
         document = {
             "benchmark": self.name,
             "quick": self.quick,
-            "machine": machine(),
+            "machine": provenance.machine(),
             "versions": versions(self.packages),
-            "commit": commit(),
+            "commit": provenance.commit() or "unknown",
             "rows": list(self.rows),
             "claims": [claim.row() for claim in self.claims],
         }
@@ -89,7 +88,7 @@ class Report:
 
     def finish(self) -> int:
         """Print machine, versions and claims; returns the exit code."""
-        about = machine()
+        about = provenance.machine()
         print(f"\n{about['processor']}, {about['cores']} cores, {about['system']}; ", end="")
         print(", ".join(f"{name} {found}" for name, found in versions(self.packages).items()))
         lines = [
@@ -105,40 +104,15 @@ class Report:
         return HOLDS if all(claim.holds for claim in self.claims) else FAILS
 
 
-def machine() -> dict[str, Any]:
-    """The machine, in words and numbers."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
 def machine_name() -> str:
     """A short name of the machine for file names."""
-    words = f"{_processor()} {os.cpu_count()} cores".lower()
+    words = f"{provenance.processor()} {os.cpu_count()} cores".lower()
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)|@.*ghz", "", words)).strip("-")
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Python's version and those of packages."""
-    found = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
-
-
-def commit() -> str:
-    """The commit of the source tree, ``+`` behind it where the tree has changes; or ``unknown``."""
-    try:
-        head = _git("rev-parse", "--short=12", "HEAD")
-        return head + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    """Python's version and those of packages, ``absent`` where one is not installed."""
+    return dict.fromkeys(("python", *packages), "absent") | provenance.versions(packages)
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -165,17 +139,3 @@ def pyplot() -> Any:
     from matplotlib import pyplot as plots
 
     return plots
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        return re.findall(r"model name\s*:\s*(.+)", text)[0].strip()
-    except (OSError, IndexError):
-        return platform.processor() or platform.machine()
-
-
-def _git(*words: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True
-    ).stdout.strip()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamworld.scoring import interval
 from training.model import Model
-from training.validate import interval
 
 _HEAD = """\
 ---
@@ -160,7 +160,7 @@ def _table(tests: dict[str, dict[str, list[float]]]) -> str:
 def _cell(entry: list[float] | None) -> str:
     if entry is None:
         return ""
-    low, high = interval(entry[0], int(entry[1]))
+    low, high = interval(entry[0] * entry[1], int(entry[1]))
     return f"{100 * entry[0]:.1f} [{100 * low:.0f}-{100 * high:.0f}, {int(entry[1])}]"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from training.validate import interval
+from streamworld.scoring import interval
 
 UNITS = (64, 256)
 """Lengths of streams that floors are claimed for."""
@@ -36,6 +36,6 @@ def claims(tests: Tests) -> dict[str, Any]:
                 continue
             kind, _, topic = name.partition(" ")
             share, count = tests[units][name]
-            floor = math.floor(100 * interval(share, int(count))[0]) / 100
+            floor = math.floor(100 * interval(share * count, int(count))[0]) / 100
             found.append({"units": units, "kind": kind, "topic": topic or None, "floor": floor})
     return {"streamworld": found}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +11,10 @@ import numpy as np
 import torch
 
 from streamworld import asking
+from streamworld.scoring import LAGS
 from training.bank import DeviceBank
 from training.batch import Plan, make
 from training.model import Model
-
-LAGS = (0, 1, 4, 16, 32, 64, 128, 256)
-"""Lower bounds of the lags that are counted together."""
 
 
 @torch.no_grad()
@@ -53,14 +50,6 @@ def _names(ask: int, lag: int) -> tuple[str, ...]:
         return names
     bucket = LAGS[int(np.searchsorted(LAGS, lag, side="right")) - 1]
     return (*names, f"{kind} lag>={bucket}")
-
-
-def interval(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share."""
-    middle = share + z * z / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return (middle - half) / scale, (middle + half) / scale
 
 
 def test_plans(rows: int, questions: int) -> list[Plan]:

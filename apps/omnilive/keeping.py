@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from omni_core import Recorder
@@ -18,7 +16,10 @@ from omni_core.tracing import NO_TRACE, FileTracer, Tracer
 from omnilive.models import location
 from omnilive.options import LiveOptions
 from omnilive.output import Event, Output
+from omnilive.provenance import versions
 from omnilive.terminal import say
+
+_PACKAGES = ("omnilive", "numpy", "av", "mlx", "torch", "transformers")
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def recorded(options: LiveOptions, rule: Policy) -> Iterator[Recorder | None]:
         "model": location(options.model.model),
         "weights": options.model.weights,
         "policy": asdict(rule),
-        "versions": _versions(),
+        "versions": versions(_PACKAGES),
     }
     made = [part for part in (folder, *folder.parents) if not part.exists()]
     recorder = Recorder(folder, about)
@@ -107,13 +108,3 @@ def _give_up(folder: Path, made: list[Path]) -> None:
     with suppress(OSError):
         for part in made:
             part.rmdir()
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("omnilive", "numpy", "av", "mlx", "torch", "transformers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

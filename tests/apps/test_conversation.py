@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
+
+import pytest
 
 from omnilive.conversation import MOST_WAITING, Conversation
 from omnilive.speech.turns import Began, Ended
@@ -155,8 +158,11 @@ def test_turns_may_come_from_other_threads() -> None:
     assert sorted(session.asked) == [str(number) for number in range(MOST_WAITING)]
 
 
-def test_a_watch_tells_only_when_its_answer_turns_to_yes() -> None:
-    session = Session()
+def test_a_watch_tells_only_when_its_answer_turns_to_yes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, now = Session(), itertools.count(0.0, 0.25)
+    monkeypatch.setattr("omnilive.watch.time.perf_counter", lambda: next(now))
     shown: list[dict[str, Any]] = []
     watches = Watches(["Tell me when a dog appears.", "a cat"], session, shown.append)
     prompts = [ASKED.replace("{watch}", text) for text in ("Tell me when a dog appears.", "a cat")]
@@ -172,7 +178,8 @@ def test_a_watch_tells_only_when_its_answer_turns_to_yes() -> None:
         (3.0, "a cat", "YES"),
     ]
     assert session.options == {"max_tokens": 8, "branch": True, "quiet": True}
-    assert watches.cost >= 0 and session.asked[:2] == prompts
+    # One reading of the clock before a look and one after.
+    assert watches.cost == 250.0 and session.asked[:2] == prompts
 
 
 def test_watches_stop_between_two_of_them() -> None:

@@ -18,7 +18,7 @@ from omni_core.model_config import thinker_config
 from omni_core.retention import Fifo, NoSlide
 from omnilive.cli import main
 from omnilive.evaluation import claims, exam, scenes, tables
-from omnilive.evaluation.marks import RECALL, Marks, highest, interval, lag_name
+from omnilive.evaluation.marks import RECALL, Marks, highest, lag_name
 from omnilive.evaluation.rows import Row, row
 from omnilive.evaluation.settings import Extent, Setting, settings
 from omnilive.evaluation.sitting import Sitting
@@ -27,6 +27,7 @@ from omnilive.models import EMBEDDED_FOLDER
 from omnilive.options import EvalOptions, ModelOptions
 from scripts import write_results
 from streamworld import banks, questions, tokens
+from streamworld.scoring import interval
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("eval", "streamworld", "--units", "8", "--streams", "2", "--questions", "6")

@@ -15,13 +15,14 @@ from omni_core.retention import Fifo, NoSlide, OmniPick
 from omnilive import evaluate
 from omnilive.evaluation import claims, exam, sitting
 from omnilive.evaluation.claims import Claim, Floor
-from omnilive.evaluation.marks import Marks, highest, interval
+from omnilive.evaluation.marks import Marks, highest
 from omnilive.evaluation.rows import row
 from omnilive.evaluation.settings import Extent, Setting
 from omnilive.evaluation.sitting import Sitting, sit
 from omnilive.evaluation.world import check_model
 from omnilive.models import prepare
 from omnilive.options import EvalOptions, ModelOptions
+from streamworld.scoring import interval
 
 
 def row_of(policy: Any, share: str, right: float, kinds: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Event
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -85,12 +84,7 @@ class Capture:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

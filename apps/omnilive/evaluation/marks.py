@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from omnilive.evaluation.exam import Exam
 from streamworld.asking import ASKS
+from streamworld.scoring import LAGS
 
-LAGS = (0, 1, 4, 16, 32, 64, 128, 256)
-"""Lower bounds in units of the lags that are counted together."""
 SPOKEN = "spoken"
 """Among the kinds, what was asked in the stream's own sound."""
 RECALL = ("before", "first", "nth", "when", "after")
@@ -104,17 +103,6 @@ def lag_name(bucket: int) -> str:
     if not rest:
         return f"{first}+"
     return str(first) if rest[0] == first + 1 else f"{first}-{rest[0] - 1}"
-
-
-def interval(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927): two shares from 0 to 1."""
-    if count == 0:
-        return 0.0, 1.0
-    share = right / count
-    middle = share + z * z / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
 def highest(right: int, count: int) -> float:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from omnilive.evaluation.marks import Marks, interval
+from omnilive.evaluation.marks import Marks
 from omnilive.evaluation.settings import Setting
 from omnilive.evaluation.sitting import Sitting
+from streamworld.scoring import interval
 
 Row = dict[str, Any]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from omnilive.evaluation.claims import Claim
-from omnilive.evaluation.marks import LAGS, RECALL, lag_name
+from omnilive.evaluation.marks import RECALL, lag_name
 from omnilive.evaluation.rows import Row
+from streamworld.scoring import LAGS
 
 Lines = list[list[str]]
 
