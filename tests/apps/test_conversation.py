@@ -121,13 +121,13 @@ def test_too_many_turns_push_the_oldest_out_and_stop_ends_it() -> None:
 
 def test_speech_that_begins_before_the_session_has_still_ends_the_answer() -> None:
     talk, session, output, _ = made()
-    output.question = lambda *_, **__: talk.hear(Began(0.9))  # type: ignore[method-assign]
+    output.question = lambda *_, **__: talk.hear(Began(0.9))
     session.during = lambda: (talk.token("It"), talk.token(" is"))
     talk.type("what?", 1.0)
     talk.answer(1.0)
     # Once when it began, when the session was not yet to be told, and at each token after that.
     assert session.interrupted == 3
-    output.question = lambda *_, **__: None  # type: ignore[method-assign]
+    output.question = lambda *_, **__: None
     talk.type("and now?", 1.0)
     talk.answer(1.0)
     assert session.interrupted == 3

@@ -118,7 +118,7 @@ def test_a_sitting_counts_most_bytes_and_the_time_of_units(monkeypatch: pytest.M
     drawn = exam.draw(1, 2, 8, 12)
     batch: Any = Clock(drawn, (2,))
     monkeypatch.setattr(sitting.time, "perf_counter", lambda: batch.now)
-    sat = sit(batch, [None] * 8, drawn, slice(0, 2))  # type: ignore[list-item]
+    sat = sit(batch, [None] * 8, drawn, slice(0, 2))
     moments = len(set(drawn.questions.unit[0].tolist()))
     assert (sat.bytes, sat.units) == (900, 16)
     # The first question at each moment is counted, the others are not.
@@ -130,7 +130,7 @@ def test_logits_that_are_not_finite_are_no_answer() -> None:
     batch: Any = Clock(drawn, (2,))
     batch.branch = lambda tokens: np.full((*tokens.shape, 9), np.nan, np.float32)
     with pytest.raises(BackendError, match="not finite"):
-        sit(batch, [None] * 8, drawn, slice(0, 2))  # type: ignore[list-item]
+        sit(batch, [None] * 8, drawn, slice(0, 2))
 
 
 @pytest.mark.shipped

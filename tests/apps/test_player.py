@@ -49,7 +49,7 @@ class Scripted:
 def player(clip: Scripted, warnings: list[str], paced: bool, loop: int = 1) -> Player:
     framer = UnitFramer(1.0, 1.0, block=not paced)
     return Player(
-        clip,  # type: ignore[arg-type]
+        clip,
         framer,
         paced=paced,
         loop=loop,

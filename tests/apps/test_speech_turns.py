@@ -213,7 +213,7 @@ class Scripted:
 def test_a_listener_is_deaf_while_an_answer_is_spoken() -> None:
     events: list[Event] = []
     answering = False
-    listener = Listener(Scripted(), Turns(**NO_PADDING), events.append, lambda: answering)  # type: ignore[arg-type]
+    listener = Listener(Scripted(), Turns(**NO_PADDING), events.append, lambda: answering)
     loud = np.full(512, 0.9, np.float32)
     times = [number * STEP for number in range(100)]
     for time in times:

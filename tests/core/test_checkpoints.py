@@ -290,7 +290,7 @@ def test_a_missing_rope_theta_is_named_and_never_10000() -> None:
 def test_every_missing_field_is_named(section: str) -> None:
     optional = {"rope_parameters"}
     for name in set(THINKER[section]) - optional:  # type: ignore[call-overload]
-        config = {**THINKER, section: without(THINKER[section], name)}  # type: ignore[arg-type]
+        config = {**THINKER, section: without(THINKER[section], name)}
         with pytest.raises(CheckpointError, match=name):
             thinker_config(config)
 
