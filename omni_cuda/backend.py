@@ -75,6 +75,8 @@ class TorchBackend:
             backbone = Backbone(config.text)
         vision, audio = vision_tower.build(config.vision), audio_tower.build(config.audio)
         towers = [(vision, VISION_PREFIX), (audio, AUDIO_PREFIX)]
+        numbers = sum(p.numel() for part in (backbone, vision, audio) for p in part.parameters())
+        devices.settle_threads(place, numbers)
         own_head = has_own_head(checkpoint, config)
         _require_room(backbone, towers, own_head, place, dtype, bits)
         with _out_of_memory("the weights"):

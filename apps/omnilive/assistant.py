@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from omni_core import Model, Session, UnitMedia
+from omni_core import Model, Session
 from omni_core.errors import MediaError
 from omni_core.paging import Layout
 from omni_core.watcher import Watcher
@@ -17,6 +17,7 @@ from omnilive.capture.choosing import choose_camera, choose_microphone
 from omnilive.capture.framers import live_framer
 from omnilive.capture.microphone import SoundSource
 from omnilive.capture.sounddevices import inputs, sound_library
+from omnilive.capture.soundservers import NONE, Absence, no_microphones
 from omnilive.capture.source import Capture
 from omnilive.conversation import Conversation
 from omnilive.explanation import drawn_pages
@@ -66,20 +67,27 @@ def choose_devices(options: LiveOptions) -> Devices | None:
     if options.camera == options.mic == "none":
         raise UsageError("--camera none and --mic none leave nothing to follow; choose one of them")
     camera = choose_camera(options.camera or ("default" if _any_camera() else "none"))
-    try:
-        heard = bool(list(inputs(sound_library()))) if options.mic is None else True
-    except MediaError as error:
-        heard = False
-        if camera is not None:
-            say(f"no microphone is used: {error}")
-    microphone = choose_microphone(options.mic or ("default" if heard else "none"))
+    why = None if options.mic is not None else deaf()
+    if camera is not None and why not in (None, NONE):
+        say(f"no microphone is used: {why}")
+    microphone = choose_microphone(options.mic or ("default" if why is None else "none"))
     if camera is None and microphone is None:
         if named:
             raise MediaError(
-                "no camera and no microphone were found; `omnilive devices` lists what there is"
+                "no camera was found; `omnilive devices` lists what there is"
+                if why is None
+                else f"without a camera a microphone is needed, but {why}"
             )
         return None
     return Devices(camera, microphone)
+
+
+def deaf() -> Absence | MediaError | None:
+    """Why there is no microphone, if there is none: what is absent, or what is not installed."""
+    try:
+        return None if inputs(sound_library()) else no_microphones()
+    except MediaError as error:
+        return error
 
 
 def follow_devices(
@@ -130,7 +138,7 @@ class _Run:
         self, options: LiveOptions, devices: Devices, model: Model, start: float, asked: str
     ) -> None:
         self._options, self._start, self._asked = options, start, asked
-        self._framer = live_framer(model.frontend, devices.camera, devices.microphone)
+        self._framer = live_framer(model.frontend, devices.camera, devices.microphone, start)
         self._listener: Any = None
         self.capture = Capture(
             devices.camera,
@@ -138,6 +146,7 @@ class _Run:
             self._framer,
             warn=self._warn,
             duration=options.duration,
+            start=start,
             tap=None if devices.microphone is None else self._tap,
         )
         self.output: Output
@@ -157,16 +166,16 @@ class _Run:
     def _follow(self, session: Session, voice: Any) -> None:
         options = self._options
         asking = Forgiving(session, self._warn)
-        self._questions = Questions(options.asks, asking, self.output)
         self._talk = talk = Conversation(
-            asking, self.output, cut=self._cut, barge_in=options.barge_in, voice=voice
+            asking, self.output, cut=self.capture.cut, barge_in=options.barge_in, voice=voice
         )
+        self._questions = Questions(options.asks, talk, self.output)
         if options.watches:
             self._watches = Watches(options.watches, asking, self.output.event, self._asked)
         for text in self._early:
             self.type(text)
         for ask in options.asks:
-            self._framer.cut(ask.time - self._start)
+            self._framer.cut(ask.time)
         if self._ended:
             # It came before there was anything to stop.
             self.stop()
@@ -175,12 +184,11 @@ class _Run:
         self.output.note("listening; Ctrl-C ends it")
         self._questions.put(self._start)
         for unit in self.capture.units():
-            moved = self._moved(unit)
-            session.append(moved)
-            self._questions.put(moved.stop)
-            talk.answer(moved.stop)
+            session.append(unit)
+            self._questions.put(unit.stop)
+            talk.answer(unit.stop)
             if self._watches is not None:
-                self._watches.look(moved.stop)
+                self._watches.look(unit.stop)
 
     def stop(self) -> None:
         """End in good order. May be called from a signal handler."""
@@ -202,7 +210,7 @@ class _Run:
                     "frames": self._framer.dropped_frames,
                     "samples": self._framer.dropped_samples,
                 },
-                "lag_ms": capture.lag(event["t"] - self._start),
+                "lag_ms": capture.lag(event["t"]),
             }
             if self._watches is not None:
                 event["watch_ms"] = self._watches.cost
@@ -223,9 +231,7 @@ class _Run:
         if self._talk is None:
             self._early.append(text)
         else:
-            # Before the stream its clock counts from somewhere else.
-            now = self.capture.now() if self.capture.end > 0 else 0.0
-            self._talk.type(text, now + self._start)
+            self._talk.type(text, self.capture.now())
 
     def mute(self) -> None:
         """Turn the microphone off, or on again."""
@@ -264,18 +270,11 @@ class _Run:
         if self._talk is None:
             return
         if isinstance(event, Ended):
-            decided = min(event.decided, self.capture.end)
-            event = replace(event, decided=decided + self._start)
+            event = replace(event, decided=min(event.decided, self.capture.end))
         self._talk.hear(event)
 
-    def _cut(self, time: float) -> None:
-        self.capture.cut(time - self._start)
-
-    def _moved(self, unit: UnitMedia) -> UnitMedia:
-        return replace(unit, start=unit.start + self._start, stop=unit.stop + self._start)
-
     def _warn(self, message: str) -> None:
-        now = round(self.capture.end + self._start, 3)
+        now = round(self.capture.end, 3)
         self.output.event({"event": "warning", "t": now, "message": message})
 
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from omnilive.options import ModelOptions
 
-DONE, FAILED, INTERRUPTED, TERMINATED = 0, 1, 130, 143
+DONE, FAILED = 0, 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
     0 done, 1 failed with one line on stderr, 2 wrong usage, 130 ended by a Ctrl-C before the
-    stream began, or by a second one, 143 by SIGTERM.
+    stream began, or by a second one, 143 by SIGTERM, 129 by SIGHUP: the terminal was closed.
     """
     code = _main(argv)
     if argv is None:
@@ -44,9 +44,9 @@ def _main(argv: Sequence[str] | None) -> int:
         _let_go(argv is None)
         from omnilive.terminal import say
 
-        terminated = type(end) is not KeyboardInterrupt
-        say("terminated" if terminated else "interrupted")
-        return TERMINATED if terminated else INTERRUPTED
+        number = getattr(end, "number", signal.SIGINT)
+        say({signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "hung up"))
+        return 128 + number
     finally:
         _let_go(argv is None)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,7 +78,8 @@ class Conversation:
         self._session, self._output, self._cut = session, output, cut
         self._barge_in, self._voice, self._clock = barge_in, voice, clock
         self._waiting: deque[_Turn] = deque(maxlen=MOST_WAITING)
-        self._began, self._left_out = 0.0, 0
+        self._known: float | None = None
+        self._left_out = 0
         self._answering = self._stopped = self._broken_in = False
 
     def hear(self, event: Began | Ended) -> None:
@@ -99,19 +101,26 @@ class Conversation:
         """Answer no more. May be called from a signal handler."""
         self._stopped = True
 
+    def ask(self, question: str) -> str:
+        """Answer a question that is nobody's turn but due, in the same way: aloud, and broken off.
+
+        Who asks has shown it.
+        """
+        with self._answer():
+            return self._session.ask(question)
+
+    def interrupt(self) -> None:
+        """End the running answer."""
+        self._session.interrupt()
+
     def answer(self, now: float) -> None:
         """Answer the turns that had ended by a second of the stream."""
         self._tell_left_out(now)
         while not self._stopped and self._waiting and self._waiting[0].stop <= now + 1e-4:
             turn = self._waiting.popleft()
-            self._began, self._broken_in, self._answering = turn.known, False, True
-            try:
+            with self._answer(turn.known):
                 self._output.question(now, turn.text, spoken=not turn.text)
                 self._session.ask(turn.text)
-                if self._voice is not None:
-                    self._voice.finish()
-            finally:
-                self._answering = False
 
     def token(self, text: str) -> None:
         """Say a piece of an answer that is being given; one that was broken in upon ends here."""
@@ -123,8 +132,20 @@ class Conversation:
             self._voice.add(text)
 
     def latency(self) -> float | None:
-        """Milliseconds since the turn that is being answered was known to have ended."""
-        return round((self._clock() - self._began) * 1e3, 1) if self._answering else None
+        """Milliseconds since the turn that is being answered was known to have ended, if one is."""
+        if not self._answering or self._known is None:
+            return None
+        return round((self._clock() - self._known) * 1e3, 1)
+
+    @contextmanager
+    def _answer(self, known: float | None = None) -> Iterator[None]:
+        self._known, self._broken_in, self._answering = known, False, True
+        try:
+            yield
+            if self._voice is not None:
+                self._voice.finish()
+        finally:
+            self._answering = False
 
     def _tell_left_out(self, now: float) -> None:
         count, self._left_out = self._left_out, 0

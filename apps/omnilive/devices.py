@@ -9,6 +9,7 @@ from omni_core.errors import MediaError
 from omnilive.capture.clock import SystemClock
 from omnilive.capture.levels import SILENT
 from omnilive.capture.listing import CameraEntry, MicrophoneEntry, cameras, microphones
+from omnilive.capture.soundservers import no_microphones
 from omnilive.terminal import put, say
 
 _METER = 10
@@ -34,7 +35,7 @@ def run(*, jsonl: bool = False) -> bool:
             say(str(error))
             continue
         if not found:
-            say(_MISSING[kind])
+            say(str(no_microphones()) if kind == "microphone" else _NO_CAMERA)
     if works and not jsonl:
         put(
             "\n* is taken where nothing else is said. Choose by number or by a part of the name:\n"
@@ -67,9 +68,7 @@ def _sound(entry: MicrophoneEntry) -> str:
     return f"{entry.rate} Hz, {channels}  [{meter}] {said}"
 
 
-_MISSING = {
-    "camera": "no camera was found: plug one in, allow this program to use it, or give an address "
-    "or a file to --camera",
-    "microphone": "no microphone was found: plug one in, allow this program to use it, or give a "
-    "file to --mic",
-}
+_NO_CAMERA = (
+    "no camera was found: plug one in, allow this program to use it, or give an address or a file "
+    "to --camera"
+)

@@ -185,9 +185,14 @@ def _cameras(found: list) -> Finding:
 
 
 def _microphones(found: list) -> Finding:
+    from omnilive.capture.soundservers import NONE, no_microphones
+
     works = [entry for entry in found if entry.problem is None]
     if not found:
-        return Finding("microphones", "none", "none found", "plug one in, or use --mic none")
+        # What a server that does not answer would have is not known.
+        absence = no_microphones()
+        state = "none" if absence == NONE else "warn"
+        return Finding("microphones", state, absence.found, absence.mend)
     told = "; ".join(
         f"{e.index} {e.name} " + (e.problem or f"{e.rate} Hz, {e.level_db:.0f} dB") for e in found
     )

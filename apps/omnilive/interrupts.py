@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends the run in good order, the second at once."""
+"""Ctrl-C: the first ends the run in good order, the second at once. Other signals that end it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
+from omnilive.terminal import abandon
+
 _NOTICE = b"\nomnilive: ending after this step; Ctrl-C again ends at once\n"
 _PEACE = 1.0
-_TERMINATED = 143
+# The second is that of a terminal that is closed, and no signal everywhere.
+_TOLD = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, where no stream could be ended in good order."""
+    """SIGTERM or SIGHUP, where no stream could be ended in good order: ``number`` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 @dataclass
 class Ending:
-    """How a block ended: ``code`` is 143 where it was told to by SIGTERM, else 0."""
+    """How a block ended: ``code`` is 143 where SIGTERM told it to, 129 where SIGHUP did, else 0."""
 
     code: int = 0
 
@@ -31,13 +40,13 @@ class Ending:
 def gently(stop: Callable[[], None]) -> Iterator[Ending]:
     """Call ``stop`` at the first Ctrl-C inside the block; the next raises KeyboardInterrupt.
 
-    SIGTERM calls it too, and sets the exit code. Outside of the main thread, where Python delivers
-    no signals, nothing changes.
+    SIGTERM and SIGHUP call it too, and set the exit code; who reads the output may then have gone
+    as well. Outside of the main thread, where Python delivers no signals, nothing changes.
     """
     count, ending = 0, Ending()
 
-    def terminate(_signal: int, _frame: FrameType | None) -> None:
-        ending.code = _TERMINATED
+    def end(number: int, _frame: FrameType | None) -> None:
+        ending.code = 128 + number
         stop()
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
@@ -50,15 +59,20 @@ def gently(stop: Callable[[], None]) -> Iterator[Ending]:
             os.write(2, _NOTICE)
         stop()
 
-    with _handling(handle), _handling(terminate, signal.SIGTERM):
-        yield ending
+    with _handling(handle, signal.SIGINT), _handling(end, *_TOLD):
+        try:
+            yield ending
+        except BrokenPipeError:
+            if not ending.code:
+                raise
+            abandon()
 
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """Raise KeyboardInterrupt at a Ctrl-C, Terminated at SIGTERM; leave the cleaning up in peace.
+    """Raise KeyboardInterrupt at a Ctrl-C, Terminated at SIGTERM or SIGHUP.
 
-    Those of the second after it are taken for the same one.
+    The cleaning up is left in peace: those of the second after it are taken for the same one.
     """
     last = float("-inf")
 
@@ -67,21 +81,32 @@ def at_once() -> Iterator[None]:
         now = time.monotonic()
         if now - last > _PEACE:
             last = now
-            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
-    with _handling(handle), _handling(handle, signal.SIGTERM):
+    with _handling(handle, signal.SIGINT, *_TOLD):
         yield
 
 
 @contextmanager
-def _handling(
-    handle: Callable[[int, FrameType | None], None], number: int = signal.SIGINT
-) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(number, handle)
+def put_off() -> Iterator[None]:
+    """Have the signals that would end the block come after it."""
+    came: list[int] = []
     try:
-        yield
+        with _handling(lambda number, _: came.append(number), signal.SIGINT, *_TOLD):
+            yield
     finally:
-        signal.signal(number, before)
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handling(handle: Handler, *numbers: int) -> Iterator[None]:
+    with ExitStack() as after:
+        if threading.current_thread() is threading.main_thread():
+            for number in numbers:
+                before = signal.getsignal(number)
+                # What nohup has had ignored stays so.
+                if number == signal.SIGINT or before != signal.SIG_IGN:
+                    after.callback(signal.signal, number, before)
+                    signal.signal(number, handle)
+        yield

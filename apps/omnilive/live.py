@@ -12,8 +12,9 @@ from omni_core.paging import layout
 from omni_core.retention import OmniPick, Policy
 from omni_core.saving import SavedSession
 from omni_core.tracing import Tracer
-from omnilive.assistant import Begin, Devices, Look, choose_devices, follow_devices
+from omnilive.assistant import Begin, Devices, Look, choose_devices, deaf, follow_devices
 from omnilive.budget import settle
+from omnilive.capture.soundservers import NONE, Absence
 from omnilive.clip import Clip, probe
 from omnilive.explanation import drawn_pages, explained
 from omnilive.files import check_target
@@ -26,6 +27,7 @@ from omnilive.player import Player
 from omnilive.questions import Questions, check_asks
 from omnilive.resuming import check_save, continued, saved_at_end
 from omnilive.sinks import choose_policy, model_label, own_omnipick
+from omnilive.speech.programs import find_program
 from omnilive.stream import framer_for
 from omnilive.watch import Watches
 
@@ -57,6 +59,9 @@ def run(options: LiveOptions) -> int:
     if options.trace is not None:
         check_target(options.trace, "--trace", (*read, options.explain))
     check_save(options)
+    if options.speak and isinstance(source, Devices):
+        # There is a voice, or it is told what to install.
+        find_program()
     rule, measured = _policy(options, saved)
     with recorded(options, rule) as recorder:
         if recorder is not None:
@@ -222,6 +227,9 @@ def _introduce(output: Output, clip: Clip | Devices, options: LiveOptions) -> No
             "no --source, no camera and no microphone: playing the demo clip that ships with "
             "omnilive"
         )
+        absence = deaf()
+        if isinstance(absence, Absence) and absence != NONE:
+            output.note(str(absence))
     length = "" if clip.duration is None else f"{clip.duration:.2f} s, "
     kinds = " and ".join(kind for kind in (clip.picture, clip.sound) if kind)
     output.note(f"{clip.path}: {length}{kinds}")

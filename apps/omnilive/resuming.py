@@ -9,9 +9,11 @@ from dataclasses import replace
 from omni_core import Session
 from omni_core.errors import OmniError, RecordingError
 from omni_core.saving import STATE, SavedSession, check_target, open_saved
+from omnilive.interrupts import put_off
 from omnilive.models import location
 from omnilive.options import LiveOptions, UsageError
 from omnilive.output import Output
+from omnilive.terminal import OutputError
 
 _SETTLED = (
     "--retention",
@@ -81,7 +83,7 @@ def check_save(options: LiveOptions) -> None:
 
 @contextmanager
 def saved_at_end(options: LiveOptions, session: Session, output: Output) -> Iterator[None]:
-    """Save the session after the block, also where something in it failed.
+    """Save the session after the block, also where something in it failed; else say that not.
 
     Raises:
         RecordingError: it cannot be saved.
@@ -92,13 +94,30 @@ def saved_at_end(options: LiveOptions, session: Session, output: Output) -> Iter
     try:
         yield
     except Exception:
-        with suppress(OmniError, OSError):
-            _save(options, session, output)
+        with suppress(OSError, OmniError):
+            try:
+                _save(options, session, output)
+            except OutputError:
+                # It is saved, and nobody can be told.
+                pass
+            except OmniError as error:
+                _tell_not_saved(session, output, str(error))
+        raise
+    except BaseException:
+        # In the middle of a unit there is nothing whole to save.
+        with suppress(OSError, OmniError):
+            _tell_not_saved(session, output, f"{options.save}: the second Ctrl-C ended it at once")
         raise
     _save(options, session, output)
 
 
 def _save(options: LiveOptions, session: Session, output: Output) -> None:
     if options.save is not None:
-        session.save(options.save, name=location(options.model.model))
-        output.note(f"saved at {session.time:.2f} s in {options.save}; go on with --resume")
+        with put_off():
+            session.save(options.save, name=location(options.model.model))
+            output.note(f"saved at {session.time:.2f} s in {options.save}; go on with --resume")
+
+
+def _tell_not_saved(session: Session, output: Output, reason: str) -> None:
+    message = f"the session was not saved: {reason}"
+    output.event({"event": "warning", "t": round(session.time, 3), "message": message})

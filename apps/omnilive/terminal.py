@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
+import stat
 import sys
-from contextlib import suppress
+from typing import TextIO
 
 from omni_core.errors import OmniError
 
@@ -34,14 +37,23 @@ def tell(text: str) -> None:
 
 
 def draw(text: str) -> None:
-    """As :func:`tell`, for lines of our own making that steer the terminal: colours."""
+    """As :func:`tell`, for lines of our own making that steer the terminal: colours.
+
+    A terminal that is gone is a hang-up.
+    """
     if sys.stderr is not None:
-        with suppress(OSError):
+        try:
             print(text, file=sys.stderr, flush=True)
+        except OSError as error:
+            if _gone(sys.stderr, error):
+                abandon(sys.stderr)
+                hang_up()
 
 
 def put(text: str) -> None:
     """Write to stdout at once; characters that its encoding lacks become question marks.
+
+    A terminal that is gone is a hang-up.
 
     Raises:
         BrokenPipeError: who read it has left.
@@ -54,6 +66,10 @@ def put(text: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if _gone(sys.stdout, error):
+            abandon()
+            if hang_up():
+                return
         raise OutputError(
             f"stdout cannot be written: {error.strerror}; send it elsewhere, or make room"
         ) from None
@@ -72,7 +88,28 @@ def claim() -> None:
         raise OutputError("stdout is closed; send it somewhere, if only to /dev/null")
 
 
-def abandon() -> None:
-    """Let what stdout still holds go nowhere, or Python would stumble over it when it ends."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def abandon(stream: TextIO | None = None) -> None:
+    """Let what stdout still holds go nowhere, or Python would stumble over it when it ends.
+
+    Or what another stream holds.
+    """
+    stream = stream or sys.stdout
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def hang_up() -> bool:
+    """End as SIGHUP would, which may come late or never: the terminal is gone.
+
+    False where nobody handles it.
+    """
+    number = getattr(signal, "SIGHUP", None)
+    if number is None or signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL):
+        return False
+    signal.raise_signal(number)
+    return True
+
+
+def _gone(stream: TextIO, error: OSError) -> bool:
+    """Whether it was a terminal: a file on a broken disk fails in the same way."""
+    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)

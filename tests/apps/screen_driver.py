@@ -64,11 +64,12 @@ def main(mode: str) -> None:
     with ExitStack() as stack:
         given = broken_senses if mode == "broken" else senses
         screen = stack.enter_context(Screen("a test", look(), actions, given))
-        screens = signal.getsignal(signal.SIGTERM)
+        screens = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
         stack.enter_context(gently(stubborn_end if mode == "stubborn" else ENDED.set))
         if mode != "orderly":
-            # As in a run that leaves this signal to the screen.
-            signal.signal(signal.SIGTERM, screens)
+            # As in a run that leaves these signals to the screen.
+            for number, handler in screens.items():
+                signal.signal(number, handler)
         if mode == "stderr":
             os.write(2, b"ALSA lib pcm.c: \x1b[2J no such thing\nand more")
         for event in units():

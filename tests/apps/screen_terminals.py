@@ -63,7 +63,10 @@ while True:
 
 
 class Terminal:
-    """Runs the driver in a mode; what it shows and what becomes of it can be waited for."""
+    """Runs the driver in a mode, or Python with the words of ``command``.
+
+    What it shows and what becomes of it can be waited for.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Terminal:
         columns: int = 80,
         lines: int = 24,
         environment: dict[str, str] | None = None,
+        command: tuple[str, ...] = (),
     ) -> None:
         self.shown = bytearray()
         self.told: list[dict[str, Any]] = []
@@ -87,7 +91,7 @@ class Terminal:
         }
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}
         self._shell = subprocess.Popen(
-            [sys.executable, "-c", SHELL, str(told), str(orders), str(DRIVER), mode],
+            [sys.executable, "-c", SHELL, str(told), str(orders), *(command or (DRIVER, mode))],
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,

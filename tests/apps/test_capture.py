@@ -38,6 +38,7 @@ class Rig:
         sound: dict[str, Any] | None = None,
         seconds: float = 1.0,
         fps: float = 1.0,
+        start: float = 0.0,
         **settings: Any,
     ) -> Capture:
         self.cv2 = FakeCv2(self.clock, faults=camera_faults)
@@ -49,6 +50,7 @@ class Rig:
             fps,
             picture=camera,
             sound=microphone,
+            start=start,
             waiting=WAITING,
             waiting_sound=WAITING_SOUND,
         )
@@ -58,6 +60,7 @@ class Rig:
             self.framer,
             clock=self.clock,
             warn=self.warnings.append,
+            start=start,
             **settings,
         )
         return self.capture
@@ -116,6 +119,33 @@ def test_units_follow_each_other_without_a_gap(rig: Rig) -> None:
     assert rig.capture.end == pytest.approx(20, abs=0.1) and rig.capture.lag(20.0) < 100
     # Pixels come as blue, green, red, and are to be red, green, blue: else times would be wrong.
     assert taken_at(units[-1].frames[0]) > 10
+
+
+@pytest.mark.parametrize("microphone", [True, False])
+def test_a_stream_may_begin_at_any_second(rig: Rig, microphone: bool) -> None:
+    taps: list[float] = []
+    capture = rig.start(
+        microphone=microphone,
+        start=1000.5,
+        duration=4.0,
+        tap=lambda time, _: taps.append(time),
+    )
+    assert capture.now() == capture.end == 1000.5
+    units: list[UnitMedia] = []
+    for unit in rig.stream():
+        units.append(unit)
+        assert capture.lag(unit.stop) < 1000 and 0 <= capture.end - unit.stop < 1
+        assert capture.now() - unit.stop == pytest.approx(capture.lag(unit.stop) / 1e3, abs=1e-3)
+        if unit.stop == 1001.5:
+            capture.cut(1001.75)
+            rig.clock.wait(0.1)
+            assert capture.view().time == capture.now() and capture.view().frame is not None
+    assert [unit.stop for unit in units] == [1001.5, 1001.75, 1002.75, 1003.75, 1004.5]
+    assert units[0].start == 1000.5 and all(unit.frames for unit in units)
+    assert capture.end == 1004.5
+    if microphone:
+        assert unbroken(units) and taps[0] == 1000.5
+    assert rig.warnings == []
 
 
 def test_everything_is_closed_at_the_end(rig: Rig) -> None:

@@ -18,7 +18,14 @@ from test_capture import Rig
 from omni_core import UnitMedia
 from omni_core.errors import MediaError
 from omni_core.frontend.framing import UnitFramer
-from omnilive.capture import Capture, SystemClock, VirtualClock, choose_camera, choose_microphone
+from omnilive.capture import (
+    Capture,
+    SystemClock,
+    VirtualClock,
+    choose_camera,
+    choose_microphone,
+    soundservers,
+)
 from omnilive.capture.camera import usable
 from omnilive.capture.clock import SteadyTime
 from omnilive.capture.reopening import PAUSES, Host, Reopener
@@ -298,7 +305,12 @@ def test_choosing_a_microphone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MediaError, match=r"no microphone is called '9'; .* 2 Line in"):
         choose_microphone("9")
     library.names = ()
+    monkeypatch.setattr(soundservers, "silent_server", lambda: None)
     with pytest.raises(MediaError, match="no microphone was found"):
+        choose_microphone("default")
+    absence = soundservers.Absence("the server is dead", "start it")
+    monkeypatch.setattr(soundservers, "silent_server", lambda: absence)
+    with pytest.raises(MediaError, match="the server is dead: start it"):
         choose_microphone("default")
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,11 +15,13 @@ import pytest
 from fake_devices import FakeCv2, FakeSound, Fault
 
 from omni_core.errors import MediaError
-from omnilive import devices
-from omnilive.capture import cameras, listing
+from omnilive import devices, doctor
+from omnilive.assistant import choose_devices
+from omnilive.capture import cameras, listing, soundservers
 from omnilive.capture.cameras import Found
 from omnilive.capture.clock import VirtualClock
 from omnilive.capture.listing import CameraEntry, MicrophoneEntry
+from omnilive.cli import main
 
 
 def loud(first: int, count: int) -> np.ndarray:
@@ -39,6 +44,19 @@ def have(
     monkeypatch.setitem(sys.modules, "sounddevice", sound)
     monkeypatch.setitem(sys.modules, "cv2", cv2)
     monkeypatch.setattr(listing, "found_cameras", lambda: named)
+
+
+@pytest.fixture(autouse=True)
+def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder of sound servers, empty, in place of this machine's; and one of programs."""
+    for name in ("PULSE_SERVER", "PULSE_RUNTIME_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "pulse").mkdir()
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    return tmp_path
 
 
 def test_each_device_is_tried(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
@@ -159,3 +177,115 @@ def test_macos_names(monkeypatch: pytest.MonkeyPatch, answer: str, found: list[F
     done = SimpleNamespace(stdout=answer)
     monkeypatch.setattr(cameras.subprocess, "run", lambda *_, **__: done)
     assert cameras._macos() == found
+
+
+def nothing(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server anywhere."""
+
+
+def installed(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = servers / "bin" / "pulseaudio"
+    program.touch()
+    program.chmod(0o755)
+
+
+def named(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_SERVER", "{machine}unix:/nowhere/native tcp:127.0.0.1:1")
+
+
+def left_behind(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(servers / "pulse" / "native"))
+
+
+def running(servers: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(servers / "pipewire-0"))
+    server.listen()
+    return server
+
+
+def far_away(servers: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
+    server = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setenv("PULSE_SERVER", f"tcp:127.0.0.1:{server.getsockname()[1]}")
+    return server
+
+
+Server = Callable[[Path, pytest.MonkeyPatch], socket.socket | None]
+ANSWERS = "answers, but no microphone is seen through it: plug one in, or open ALSA's way"
+
+
+@pytest.mark.parametrize(
+    ("server", "line", "state"),
+    [
+        (nothing, "no microphone was found: plug one in", "none"),
+        (installed, "native: No such file or directory), so no microphone is seen: start", "warn"),
+        (installed, "start it (pulseaudio --start), or go on without: --mic none", "warn"),
+        (named, "does not answer ({machine}unix:/nowhere/native: No such file", "warn"),
+        (named, "start it or mend PULSE_SERVER, or go on without: --mic none", "warn"),
+        (left_behind, "pulse/native: Connection refused), so no microphone is seen", "warn"),
+        (running, f"pipewire-0 {ANSWERS}", "warn"),
+        (far_away, f"{ANSWERS} to the server (Debian, Ubuntu: apt install libasound2-pl", "warn"),
+    ],
+)
+def test_a_sound_server_that_gives_nothing_is_no_machine_without_microphones(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    clock: VirtualClock,
+    servers: Path,
+    server: Server,
+    line: str,
+    state: str,
+) -> None:
+    have(monkeypatch, FakeSound(clock, names=()), FakeCv2(clock, faults=(Fault("open"),) * 9), [])
+    with ExitStack() as stack:
+        stack.callback(getattr(server(servers, monkeypatch), "close", lambda: None))
+        assert not devices.run()
+        assert line in capsys.readouterr().err.splitlines()[1]
+        (found,) = [one for one in doctor._devices() if one.part == "microphones"]
+        assert found.state == state and line in f"{found.found}: {found.mend}"
+        assert main(["live", "--camera", "none"]) == 1
+        (told,) = capsys.readouterr().err.splitlines()
+        assert "without a camera a microphone is needed, but " in told and line in told
+
+
+def test_a_camera_alone_is_told_why_nothing_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    clock: VirtualClock,
+    servers: Path,
+) -> None:
+    have(monkeypatch, FakeSound(clock, names=()), FakeCv2(clock), [])
+    options = SimpleNamespace(source=None, camera="http://127.0.0.1:9/x", mic=None)
+    assert choose_devices(options).microphone is None
+    assert capsys.readouterr().err == ""
+    installed(servers, monkeypatch)
+    assert choose_devices(options).microphone is None
+    assert capsys.readouterr().err.startswith(
+        "omnilive: no microphone is used: the sound server does not answer ("
+    )
+
+
+def test_the_demo_clip_is_played_with_a_word_about_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    clock: VirtualClock,
+    servers: Path,
+) -> None:
+    have(monkeypatch, FakeSound(clock, names=()), FakeCv2(clock), [])
+    monkeypatch.setattr("omnilive.models.Prepared.load", None)
+    told: list[str] = []
+    for _ in range(2):
+        assert main(["live", "--fast", "--device", "cpu"]) == 1
+        told.append(capsys.readouterr().err)
+        installed(servers, monkeypatch)
+    assert all("playing the demo clip" in lines for lines in told)
+    assert ["the sound server does not answer" in lines for lines in told] == [False, True]
+
+
+def test_elsewhere_there_is_no_server_to_look_for(
+    monkeypatch: pytest.MonkeyPatch, servers: Path
+) -> None:
+    named(servers, monkeypatch)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert soundservers.no_microphones() == soundservers.NONE

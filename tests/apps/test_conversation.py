@@ -144,6 +144,26 @@ def test_latency_counts_from_when_the_end_was_known() -> None:
     assert found == [None, 250.0] and talk.latency() is None
 
 
+def test_a_question_that_is_due_is_spoken_and_broken_in_upon_as_a_turn_is() -> None:
+    voice = Voice()
+    talk, session, output, _ = made(voice=voice)
+    found: list[float | None] = []
+
+    def speak() -> None:
+        talk.token("It is")
+        found.append(talk.latency())
+        talk.hear(Began(1.5))
+
+    session.during = speak
+    assert talk.ask("what?") == "no"
+    assert session.asked == ["what?"] and session.interrupted == 1
+    assert voice.said == ["It is", "hush", "."]
+    # Nobody's turn has ended, and who put it has shown it.
+    assert found == [None] and output.shown == []
+    talk.interrupt()
+    assert session.interrupted == 2
+
+
 def test_turns_may_come_from_other_threads() -> None:
     talk, session, _, _ = made()
     threads = [

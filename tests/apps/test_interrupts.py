@@ -17,8 +17,9 @@ from clips import write_clip
 
 from omni_core import Session
 from omnilive.cli import main
-from omnilive.interrupts import at_once
+from omnilive.interrupts import at_once, gently, put_off
 from omnilive.output import JsonLines
+from omnilive.terminal import put, say
 
 # Presses Ctrl-C when a module is first looked for.
 PRESSED = """
@@ -101,6 +102,86 @@ def test_a_second_one_leaves_the_cleaning_up_in_peace(
     assert main(words) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "omnilive: interrupted"
     assert not (tmp_path / "some").exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
+)
+def test_signals_that_end_it_before_there_is_a_stream(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    code: int,
+    line: str,
+) -> None:
+    def session(*_: object, **__: object) -> None:
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("omnilive.live.Session", session)
+    assert main(live(tmp_path, "--record", str(tmp_path / "run"))) == code
+    assert capsys.readouterr().err.splitlines()[-1] == f"omnilive: {line}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_hang_up_that_nohup_has_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with at_once(), gently(lambda: pytest.fail("it was told to stop")) as ending:
+            signal.raise_signal(signal.SIGHUP)
+        assert ending.code == 0 and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_is_gone_is_a_hang_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    stops: list[None] = []
+    master, slave = os.openpty()
+    with (
+        os.fdopen(slave, "w") as stdout,
+        os.fdopen(os.dup(slave), "w") as stderr,
+        gently(lambda: stops.append(None)) as ending,
+    ):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        put("there\n")
+        os.close(master)
+        put("gone\n")
+        assert (ending.code, len(stops)) == (129, 1)
+        say("lost")
+        assert (ending.code, len(stops)) == (129, 2)
+        # From here on it goes nowhere, and nothing is left that Python would stumble over.
+        put("still\n")
+        say("still")
+        assert len(stops) == 2
+        monkeypatch.undo()
+
+
+def test_who_reads_may_be_ended_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = os.pipe()
+    os.close(source)
+    with os.fdopen(target, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with gently(lambda: None) as ending:
+            signal.raise_signal(signal.SIGTERM)
+            put("nobody reads")
+        assert ending.code == 143
+        monkeypatch.undo()
+
+
+def test_signals_are_put_off_and_come_after() -> None:
+    done: list[str] = []
+    with gently(lambda: done.append("stop")) as ending:
+        with put_off():
+            signal.raise_signal(signal.SIGTERM)
+            done.append("whole")
+        assert done == ["whole", "stop"] and ending.code == 143
+    with pytest.raises(KeyboardInterrupt), gently(lambda: None), put_off():
+        press()
+        press()
+        done.append("whole again")
+    assert done[-1] == "whole again"
 
 
 def test_one_after_a_second_counts_again(monkeypatch: pytest.MonkeyPatch) -> None:

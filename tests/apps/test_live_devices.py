@@ -15,6 +15,8 @@ import pytest
 from virtual_devices import RATE, VirtualCamera, virtual_microphone
 
 from omnilive.cli import main
+from omnilive.models import load
+from omnilive.speech.programs import CHOICE
 from streamworld import banks, render, script, spec
 
 
@@ -75,8 +77,12 @@ def test_a_spoken_question_is_answered(tmp_path: Path) -> None:
     assert main(["replay", str(tmp_path / "run")]) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_good_order(number: int, untrained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)]
+)
+def test_a_signal_ends_it_in_good_order(
+    number: int, code: int, untrained: Path, tmp_path: Path
+) -> None:
     frame = np.full((112, 112, 3), 90, np.uint8)
     with VirtualCamera(lambda _: frame) as camera:
         arguments = ["--camera", camera.address, "--mic", "none", "--model", str(untrained)]
@@ -91,10 +97,44 @@ def test_a_signal_ends_it_in_good_order(number: int, untrained: Path, tmp_path: 
         assert time.monotonic() - began < 3
     assert "Traceback" not in err, err
     events = [json.loads(line) for line in out.splitlines()]
-    assert process.returncode == (143 if number == signal.SIGTERM else 0)
+    assert process.returncode == code
     assert events[-1]["event"] == "summary"
     assert (tmp_path / "saved" / "saved.json").exists()
     assert main(["replay", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "numbers", "threads"),
+    [("", 29_000_000, [1]), ("2", 29_000_000, []), ("", 31_000_000, [])],
+)
+def test_a_small_model_takes_one_thread_unless_told_otherwise(
+    given: str, numbers: int, threads: list[int], untrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from omni_cuda import devices
+
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    devices.settle_threads(torch.device("cpu"), numbers)
+    devices.settle_threads(torch.device("cuda"), numbers)
+    assert asked == threads
+    load(str(untrained), "cuda", "cpu")
+    assert len(asked) == len(threads) + (not given)
+
+
+def test_speaking_without_a_voice_is_refused_before_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("omnilive.live.prepare", None)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(CHOICE, raising=False)
+    words = ["live", "--camera", "http://127.0.0.1:9/x", "--mic", "none", "--speak"]
+    assert main([*words, "--record", str(tmp_path / "run")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("omnilive: no program that speaks was found (espeak-ng, ")
+    assert "install espeak-ng (" in line and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

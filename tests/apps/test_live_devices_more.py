@@ -6,14 +6,17 @@ import json
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from screen_terminals import Terminal
 from test_live_devices import started
 from virtual_devices import VirtualCamera
 
 from omnilive.cli import main
+from omnilive.speech.sentences import Sentences
 
 BACKEND = ["--mic", "none", "--backend", "cuda", "--device", "cpu"]
 GREY = np.full((112, 112, 3), 90, np.uint8)
@@ -79,6 +82,76 @@ def test_a_reader_that_leaves_costs_no_saved_session(untrained: Path, tmp_path: 
             process.stdout.close()
             assert process.wait(20) == 0
     assert (tmp_path / "saved" / "saved.json").exists()
+
+
+def test_a_question_of_the_options_is_answered_aloud(untrained: Path, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    voice = f"sh -c 'cat >>{said}'"
+    with VirtualCamera(lambda _: GREY) as camera:
+        arguments = ["--camera", camera.address, *BACKEND, "--model", str(untrained), "--speak"]
+        arguments += ["--duration", "2", "--ask", "1: what is it?", "--max-tokens", "24"]
+        with started(arguments, {"OMNILIVE_VOICE": voice}) as process:
+            out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    (answer,) = (event for event in map(json.loads, out.splitlines()) if event["event"] == "answer")
+    (spoken,) = (Sentences().add(answer["text"] + "\n"),)
+    assert spoken and "latency_ms" not in answer
+    assert said.read_text().splitlines()[0] == spoken[0]
+
+
+def test_a_resumed_session_goes_on_at_its_second(untrained: Path, tmp_path: Path) -> None:
+    folder, found = str(tmp_path / "s"), []
+    with VirtualCamera(lambda _: GREY) as camera:
+        for words in (
+            ["--model", str(untrained), "--max-tokens", "2", "--save", folder],
+            ["--resume", folder, "--ask", "3.5: what is it?"],
+        ):
+            devices = ["--camera", camera.address, *BACKEND, "--duration", "2"]
+            with started([*devices, *words], {}) as process:
+                out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            events = map(json.loads, out.splitlines())
+            found += [(e["event"], e["t"]) for e in events if e["event"] in ("unit", "answer")]
+    units = [("unit", t) for t in (1.0, 2.0, 3.0, 3.5)]
+    assert found == [*units, ("answer", 3.5), ("unit", 4.0)]
+
+
+HUNG_UP = """
+import os, runpy, sys
+file, *words = sys.argv[1:]
+if file:
+    os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), 2)
+sys.argv = ["omnilive", *words]
+runpy.run_module("omnilive", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("errors", ["kept", "shown"])
+@pytest.mark.parametrize("screen", [True, False])
+def test_a_terminal_that_is_closed_ends_it_in_good_order(
+    screen: bool, errors: str, untrained: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("rich", reason="pip install 'omnilive[live]'")
+    file = tmp_path / "errors"
+    with VirtualCamera(lambda _: GREY) as camera:
+        words = ["live", "--camera", camera.address, *BACKEND, "--model", str(untrained)]
+        words += ["--record", str(tmp_path / "run"), "--save", str(tmp_path / "saved")]
+        command = ("-c", HUNG_UP, str(file) if errors == "kept" else "", *words)
+        kind = {"TERM": "xterm-256color" if screen else "dumb"}
+        with Terminal("", environment=kind, command=command) as terminal:
+            events = tmp_path / "run" / "events.jsonl"
+            terminal.until(lambda: events.exists() and b'"unit"' in events.read_bytes(), "a unit")
+            assert ("\x1b[?1049h" in terminal.text) == screen
+            terminal.hang_up()
+            if errors == "kept":
+                # A shell hands the signal on; without it, what is written tells.
+                with suppress(ProcessLookupError):
+                    terminal.send(signal.SIGHUP)
+            assert terminal.code == 129
+    assert "Traceback" not in (file.read_text() if errors == "kept" else terminal.text)
+    assert (tmp_path / "saved" / "saved.json").exists()
+    assert json.loads(events.read_text().splitlines()[-1])["event"] == "summary"
+    assert main(["replay", str(tmp_path / "run")]) == 0
 
 
 def test_a_question_past_the_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clips import write_clip
 
-from omni_core import Recording, Session
+from omni_core import Recording, Session, saving
+from omni_core.errors import MediaError
 from omnilive import pace
 from omnilive.cli import main
 
@@ -202,6 +207,180 @@ def test_a_ctrl_c_saves(
     assert events[-1]["t"] == 6.0 and events[-1]["units"] == 6
 
 
+def at(phase: str, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Has something done within a save, ``before`` the cache is written, once it is ``placed``, or
+    once the state that names it is."""
+    write, replace = saving.write_tensors, Path.replace
+    moments = {"cache.safetensors.partial": "placed", "saved.json.partial": "named"}
+
+    def written(*words: Any) -> None:
+        if phase == "before":
+            act()
+        write(*words)
+
+    def replaced(self: Path, target: Path) -> Path:
+        done = replace(self, target)
+        if moments.get(self.name) == phase:
+            act()
+        return done
+
+    monkeypatch.setattr(saving, "write_tensors", written)
+    monkeypatch.setattr(Path, "replace", replaced)
+
+
+@pytest.mark.parametrize("phase", ["before", "placed", "named"])
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [((signal.SIGTERM,), 143), ((signal.SIGHUP,), 129), ((signal.SIGINT,) * 2, 130)],
+)
+def test_a_signal_within_a_save_comes_after_it(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    clip: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    phase: str,
+    numbers: tuple[int, ...],
+    code: int,
+) -> None:
+    pytest.importorskip("mlx.core")
+    folder = str(tmp_path / "s")
+    live(capsys, "mlx", clip, "--save", folder)
+
+    def signals() -> None:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+    words = [
+        "live",
+        "--source",
+        str(clip),
+        "--fast",
+        "--backend",
+        "mlx",
+        *CPU[:2],
+        "--resume",
+        folder,
+    ]
+    with monkeypatch.context() as patch:
+        at(phase, patch, signals)
+        assert main([*words, "--save", folder]) == code
+    err = capsys.readouterr().err
+    assert "saved at 8.00 s" in err and "not saved" not in err
+    assert saving.open_saved(folder).time == 8.0 and len(contents(Path(folder))) == 2
+    assert live(capsys, "mlx", clip, "--resume", folder)[-1]["t"] == 12.0
+
+
+KILLED = """
+import os, pathlib, runpy, signal, sys
+from omni_core import saving
+phase, *words = sys.argv[1:]
+write, replace = saving.write_tensors, pathlib.Path.replace
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+def written(stream, *rest):
+    write(stream, *rest)
+    stream.seek(0)
+    stream.truncate(os.fstat(stream.fileno()).st_size // 2)
+    end()
+def replaced(self, target):
+    replace(self, target)
+    if self.name.startswith(phase):
+        end()
+if phase == "within":
+    saving.write_tensors = written
+pathlib.Path.replace = replaced
+sys.argv = ["omnilive", *words]
+runpy.run_module("omnilive", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(("phase", "time"), [("within", 4.0), ("cache", 4.0), ("saved", 8.0)])
+def test_a_save_that_is_killed_leaves_the_old_session_or_the_new_one(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    clip: Path,
+    untrained: Path,
+    phase: str,
+    time: float,
+) -> None:
+    pytest.importorskip("mlx.core")
+    folder, new = tmp_path / "s", tmp_path / "new"
+    model = ("--model", str(untrained))
+    live(capsys, "mlx", clip, *model, "--save", str(folder))
+    for target in (folder, new):
+        words = [
+            "--source",
+            str(clip),
+            "--fast",
+            "--backend",
+            "mlx",
+            *CPU[:2],
+            "--save",
+            str(target),
+        ]
+        words += ["--resume", str(folder)] if target == folder else model
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, phase, "live", *words],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == -signal.SIGKILL
+    assert saving.open_saved(folder).time == time
+    assert live(capsys, "mlx", clip, "--resume", str(folder))[-1]["t"] == time + 4
+    if time == 8.0:
+        assert saving.open_saved(new).time == 4.0
+    else:
+        assert "no saved session there" in refused(capsys, 1, "--resume", str(new))
+        # What is left of it is in nobody's way.
+        live(capsys, "mlx", clip, *model, "--save", str(new))
+        assert len(contents(new)) == 2
+
+
+def test_a_second_ctrl_c_says_that_nothing_was_saved(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    clip: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("mlx.core")
+
+    def press(self: Session, media: Any) -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Session, "append", press)
+    folder = tmp_path / "s"
+    words = ["live", "--source", str(clip), "--fast", "--backend", "mlx", *CPU]
+    assert main([*words, "--save", str(folder)]) == 130
+    told = f"warning: the session was not saved: {folder}: the second Ctrl-C ended it at once"
+    assert told in capsys.readouterr().err and not folder.exists()
+
+
+def test_media_and_a_save_that_fail_are_both_told(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    clip: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("mlx.core")
+
+    def failing(self: Session, media: Any) -> None:
+        raise MediaError("the camera has gone")
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Session, "append", failing)
+    at("before", monkeypatch, full)
+    words = ["live", "--source", str(clip), "--fast", "--backend", "mlx", *CPU]
+    assert main([*words, "--save", str(tmp_path / "s")]) == 1
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1] == "omnilive: the camera has gone"
+    assert "was not saved" in err[-2] and "No space left" in err[-2]
+
+
 def test_media_that_fail_do_not_cost_the_session(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -209,7 +388,6 @@ def test_media_that_fail_do_not_cost_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("mlx.core")
-    from omni_core.errors import MediaError
     from omnilive.player import Player
 
     units = Player.units
@@ -226,9 +404,7 @@ def test_media_that_fail_do_not_cost_the_session(
     assert main(words) == 1
     assert "the camera has gone" in capsys.readouterr().err
     monkeypatch.undo()
-    from omni_core.saving import open_saved
-
-    assert open_saved(folder).time == 2.0
+    assert saving.open_saved(folder).time == 2.0
 
 
 def test_a_trace_of_a_run(

@@ -15,9 +15,12 @@ WAITING_SOUND = 4
 
 
 def live_framer(
-    frontend: Frontend, camera: PictureSource | None, microphone: SoundSource | None
+    frontend: Frontend,
+    camera: PictureSource | None,
+    microphone: SoundSource | None,
+    start: float = 0.0,
 ) -> UnitFramer:
-    """A framer for a model's units that keeps little waiting.
+    """A framer for a model's units, from second ``start`` on, that keeps little waiting.
 
     Raises:
         MediaError: neither camera nor microphone.
@@ -29,6 +32,7 @@ def live_framer(
         frontend.fps,
         picture=camera is not None,
         sound=microphone is not None,
+        start=start,
         waiting=WAITING,
         waiting_sound=WAITING_SOUND,
     )

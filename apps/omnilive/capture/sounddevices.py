@@ -11,6 +11,7 @@ from typing import Any
 from omni_core.errors import MediaError
 from omni_core.frontend.base import SAMPLE_RATE
 from omnilive.capture.reopening import one_line
+from omnilive.capture.soundservers import no_microphones
 
 SERVERS = ("pulse", "pipewire")
 """Sound servers by PortAudio's names: they resample well, so they are asked for 16 kHz mono."""
@@ -106,10 +107,7 @@ def find_input(library: Any, wanted: str) -> Input:
     if len(matches) == 1:
         return matches[0]
     if not found:
-        raise MediaError(
-            "no microphone was found: plug one in, allow this program to use it, or go on without: "
-            "--mic none"
-        )
+        raise MediaError(str(no_microphones()))
     names = ", ".join(f"{one.index} {one.name}" for one in matches or found)
     what = "several microphones are" if matches else "no microphone is"
     raise MediaError(f"{what} called {wanted!r}; choose by number: {names}")

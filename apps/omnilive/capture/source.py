@@ -43,9 +43,11 @@ class Capture:
 
     Args:
         camera, microphone: one of them at least.
-        framer: with as many tracks as there are devices, as ``live_framer`` makes it.
+        framer: with as many tracks as there are devices and from ``start`` on, as ``live_framer``
+            makes it.
         clock: the system's if left out.
         duration: seconds of stream, or None for no end.
+        start: second of the stream at which it begins.
         warn: called from the thread that takes the units.
         tap: given each run of sound, with the second of its first sample, ``float32[n]`` at 16 kHz,
             as it comes, on the capture's thread. What it raises ends the stream.
@@ -60,6 +62,7 @@ class Capture:
         warn: Warn,
         clock: Clock | None = None,
         duration: float | None = None,
+        start: float = 0.0,
         tap: Tap | None = None,
     ) -> None:
         self._camera, self._microphone, self._framer = camera, microphone, framer
@@ -68,7 +71,9 @@ class Capture:
         self._warnings: deque[str] = deque(maxlen=_WARNINGS)
         self._losses = Losses(warn)
         self._steady = SteadyTime(self._clock)
-        self._zero = self._steady.now()
+        self._start = start
+        # Where the clock is when the stream begins, for the sources' second 0.
+        self._zero: float | None = None
         self._limit = math.inf if duration is None else duration
         self._patience = min(PATIENCE, 0.75 * framer.seconds)
         self._stopped = self._muted = self._blind = self._opened = self._closed = False
@@ -89,14 +94,12 @@ class Capture:
 
     @property
     def end(self) -> float:
-        """Seconds of stream that were captured."""
-        if self._microphone is not None:
-            return self._reach / SAMPLE_RATE
-        return 0.0 if self._pump is None else min(self.now(), self._limit)
+        """Second of the stream up to which it was captured."""
+        return self._start + self._captured
 
     def now(self) -> float:
-        """Seconds of the stream."""
-        return self._steady.now() - self._zero
+        """Second of the stream; its start until it has begun."""
+        return self._start + self._passed
 
     def open(self) -> None:
         """Open the devices, and wait until they work. What they give before :meth:`units` is lost.
@@ -206,6 +209,18 @@ class Capture:
             lag=self._behind,
         )
 
+    @property
+    def _passed(self) -> float:
+        """Seconds since the stream began."""
+        return 0.0 if self._zero is None else self._steady.now() - self._zero
+
+    @property
+    def _captured(self) -> float:
+        """As many of them as were captured."""
+        if self._microphone is not None:
+            return self._reach / SAMPLE_RATE
+        return min(self._passed, self._limit)
+
     def _open(self) -> None:
         if self._opened:
             return
@@ -227,15 +242,15 @@ class Capture:
 
     def _begin(self) -> None:
         self._open()
-        self._zero = self._steady.now()
+        zero = self._zero = self._steady.now()
         for source in (self._camera, self._microphone):
             if source is not None:
-                source.begin(self._zero)
+                source.begin(zero)
         self._pump = self._clock.run("capture", self._work())
 
     def _work(self) -> Steps:
         try:
-            while not self._stopped and not self._step(self.now()):
+            while not self._stopped and not self._step(self._passed):
                 yield TICK
         except Exception as error:
             self._failure = error
@@ -253,7 +268,7 @@ class Capture:
         if self._framer.waiting:
             self._ready.set()
         sources = [one for one in (self._camera, self._microphone) if one is not None]
-        return self.end >= self._limit or all(source.ended for source in sources)
+        return self._captured >= self._limit or all(source.ended for source in sources)
 
     def _hear(self, microphone: SoundSource, now: float) -> None:
         samples = microphone.take(now, self._patience)
@@ -261,7 +276,7 @@ class Capture:
             samples = samples[: max(0, round(self._limit * SAMPLE_RATE) - self._reach)]
         if self._muted:
             samples = np.zeros_like(samples)
-        time = self._reach / SAMPLE_RATE
+        time = self.end
         self._reach += samples.size
         if samples.size:
             self._framer.push_sound(time, samples)
@@ -273,10 +288,10 @@ class Capture:
         blind = self._blind
         camera.rest(blind)
         newest = None if blind else camera.take()
-        now = min(now, self._limit)
+        now = self._start + min(now, self._limit)
         if newest is not None and newest[0] <= self._limit:
-            self._seen = newest
-            self._framer.push_frame(*newest)
+            self._seen = (self._start + newest[0], newest[1])
+            self._framer.push_frame(*self._seen)
         if camera.ended and not self._picture_ended:
             self._picture_ended = True
             self._framer.end_picture(now)

@@ -24,7 +24,7 @@ from omnilive.screen.painter import Painter
 from omnilive.screen.senses import Snapshot, senses_of
 from omnilive.screen.stage import Stage, guarded
 from omnilive.screen.state import SPOKEN, TYPED, Counts, View
-from omnilive.terminal import OutputError
+from omnilive.terminal import OutputError, hang_up
 
 _REFRESH = 0.1
 _REMAINING = 20
@@ -175,8 +175,9 @@ class Screen:
     def _check(self) -> None:
         failure, self._failure = self._failure, None
         if isinstance(failure, OSError):
-            raise BrokenPipeError("the terminal is gone") from failure
-        if failure is not None:
+            if not hang_up():
+                raise BrokenPipeError("the terminal is gone") from failure
+        elif failure is not None:
             raise failure
 
     def _fail(self, error: BaseException) -> None:

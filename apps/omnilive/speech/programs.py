@@ -69,8 +69,8 @@ def find_program() -> Program:
         if shutil.which(name) is not None:
             return _program([name])
     raise SpeechError(
-        f"no program that speaks was found ({', '.join(names)}): install espeak-ng, "
-        f"or name another in {CHOICE}"
+        f"no program that speaks was found ({', '.join(names)}): install espeak-ng (Debian, "
+        f"Ubuntu: apt install espeak-ng), or name another in {CHOICE}"
     )
 
 
