@@ -37,7 +37,7 @@ help:
 
 demo: $(VENV)/.demo-$(BACKEND)
 	$(BIN)/omnilive live --backend $(BACKEND) --source $(ASSETS)/demo.mp4 --fast \
-		--budget 512 --questions $(ASSETS)/demo.json
+		--budget 768 --questions $(ASSETS)/demo.json
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

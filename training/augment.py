@@ -11,14 +11,14 @@ import torch
 CHANCES = 16
 """Even random numbers in 0..1 that each clip needs."""
 _KNOTS = 8
-_WARP, _EQUALISER, _SHIFT = 0.14, 0.12, 0.1
-_BANDS, _TIMES = 14, 10
+_WARP, _EQUALISER, _SHIFT = 0.17, 0.16, 0.1
+_BANDS, _TIMES = 18, 12
 
 
 def changed(mel: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
     """Spectrograms ``[N, mel_bins, frames]`` changed by random numbers ``chance[N, 16]``.
 
-    The mel axis is stretched, a smooth curve of up to 5 dB and a loudness are added, and a band and
+    The mel axis is stretched, a smooth curve of up to 6 dB and a loudness are added, and a band and
     a moment are dimmed to the floor; one clip in four stays as it is but for the curve.
     """
     bins, frames = mel.shape[1:]

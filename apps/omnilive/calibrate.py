@@ -13,8 +13,8 @@ from omni_core.mass_profile import MassProfile
 from omnilive.budget import settle
 from omnilive.clip import Clip, probe
 from omnilive.files import check_target, write
-from omnilive.live import DEMO, UNTRAINED
-from omnilive.models import prepare
+from omnilive.live import DEMO
+from omnilive.models import UNTRAINED, prepare
 from omnilive.options import CalibrateOptions, UsageError
 from omnilive.sinks import model_label
 from omnilive.stream import open_clip

@@ -19,8 +19,7 @@ from omnilive.evaluation.running import measure
 from omnilive.evaluation.size import choose_model, choose_size
 from omnilive.evaluation.world import check_model, extent
 from omnilive.files import check_target, write
-from omnilive.live import UNTRAINED
-from omnilive.models import EMBEDDED, Prepared, prepare
+from omnilive.models import EMBEDDED, UNTRAINED, Prepared, prepare
 from omnilive.options import EvalOptions, UsageError
 from omnilive.sinks import choose_policy, model_label
 from omnilive.terminal import put, say

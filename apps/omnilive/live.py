@@ -20,7 +20,7 @@ from omnilive.explanation import drawn_pages, explained
 from omnilive.files import check_target
 from omnilive.interrupts import gently
 from omnilive.keeping import Kept, recorded, traced
-from omnilive.models import folder, prepare
+from omnilive.models import UNTRAINED, folder, prepare
 from omnilive.options import LiveOptions
 from omnilive.output import Event, Output, open_output
 from omnilive.player import Player
@@ -33,8 +33,6 @@ from omnilive.watch import Watches
 
 DEMO = Path(__file__).parent / "assets" / "demo.mp4"
 """The clip that ships with omnilive."""
-UNTRAINED = "the model is untrained: its weights are random, and so are its answers"
-"""Said of such a model."""
 
 
 def run(options: LiveOptions) -> int:

@@ -22,6 +22,8 @@ EMBEDDED = "embedded"
 """The name of the checkpoint that ships with omnilive."""
 EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
 """Where it lies."""
+UNTRAINED = "the model is untrained: its weights are random, and so are its answers"
+"""Said of such a model."""
 
 _NUMBERS = {4: "f32", 2: "bf16"}
 

@@ -92,7 +92,7 @@ def test_its_questions_lie_inside_the_clip_and_have_answers() -> None:
 @pytest.mark.parametrize("backend", ["mlx", "cuda"])
 def test_the_model_answers_the_demo_right(backend: str) -> None:
     pytest.importorskip("mlx.core" if backend == "mlx" else "torch")
-    session = Session(load(backend=backend, device="cpu"), budget=512, max_tokens=12)
+    session = Session(load(backend=backend, device="cpu"), budget=768, max_tokens=12)
     asks, answers = list(read_questions(ASSETS / "demo.json")), []
     for unit in open_clip(ASSETS / "demo.mp4", session.model):
         session.append(unit)

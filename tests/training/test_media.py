@@ -54,5 +54,5 @@ def test_dimming_covers_at_most_the_stated_band_and_moment(model: Any) -> None:
     chance[0, 11] = chance[0, 13] = 0.999
     chance[0, 15] = 0.5
     dimmed = changed(mel, chance)[0] == mel.min()
-    assert 12 <= dimmed.all(1).sum() <= 15
-    assert 8 <= dimmed.all(0).sum() <= 11
+    assert 15 <= dimmed.all(1).sum() <= 19
+    assert 9 <= dimmed.all(0).sum() <= 13
