@@ -11,34 +11,36 @@ from omni_core.backend import Backend
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError
 
-_LIBRARIES = {"mlx": "mlx", "cuda": "torch"}
+_LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch", "transformers")}
 
 
 def choose(name: str) -> str:
     """The backend to use: ``mlx`` or ``cuda``.
 
-    ``auto`` takes MLX on a Mac, PyTorch where there is an NVIDIA GPU, else what is installed,
-    MLX first.
+    Of two, ``auto`` takes MLX on a Mac and PyTorch elsewhere: on a CPU that is no Mac's, MLX's
+    builds multiply matrices thirty times more slowly.
 
     Raises:
         BackendError: it is not installed, with the command that installs it.
     """
-    installed = [backend for backend, library in _LIBRARIES.items() if find_spec(library)]
+    lacking = {
+        backend: [library for library in libraries if not find_spec(library)]
+        for backend, libraries in _LIBRARIES.items()
+    }
     if name != "auto":
-        if name not in installed:
+        if lacking[name]:
             raise BackendError(
-                f"the {name} backend needs {_LIBRARIES[name]}, which is not installed; run "
+                f"the {name} backend needs {lacking[name][0]}, which is not installed; run "
                 f'`pip install -e ".[{name}]"` in the checkout, or `make test`'
             )
         return name
+    installed = [backend for backend, libraries in lacking.items() if not libraries]
     if not installed:
         raise BackendError(
             'no backend is installed; run `pip install -e ".[mlx]"` or `pip install -e ".[cuda]"` '
             "in the checkout"
         )
-    if platform.system() != "Darwin" and "cuda" in installed and _nvidia_gpu():
-        return "cuda"
-    return installed[0]
+    return installed[0] if platform.system() == "Darwin" else installed[-1]
 
 
 def check(name: str, device: str, weights: str) -> None:

@@ -25,37 +25,36 @@ def checkpoint(tmp_path: Path, untrained: Path) -> Path:
     return Path(shutil.copytree(untrained, tmp_path / "checkpoint"))
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, *names: str, gpu: bool, system: str) -> None:
+def installed(monkeypatch: pytest.MonkeyPatch, *names: str, system: str) -> None:
     def find_spec(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None) if name in names else None
 
     monkeypatch.setattr(backends, "find_spec", find_spec)
-    monkeypatch.setattr(backends, "_nvidia_gpu", lambda: gpu)
     monkeypatch.setattr(backends.platform, "system", lambda: system)
 
 
 @pytest.mark.parametrize(
-    ("names", "gpu", "system", "chosen"),
+    ("names", "system", "chosen"),
     [
-        (("mlx", "torch"), False, "Linux", "mlx"),
-        (("mlx", "torch"), True, "Linux", "cuda"),
-        (("mlx", "torch"), False, "Darwin", "mlx"),
-        (("mlx",), True, "Linux", "mlx"),
-        (("torch",), False, "Linux", "cuda"),
+        (("mlx", "torch", "transformers"), "Linux", "cuda"),
+        (("mlx", "torch", "transformers"), "Darwin", "mlx"),
+        (("mlx", "torch"), "Linux", "mlx"),
+        (("mlx",), "Linux", "mlx"),
+        (("torch", "transformers"), "Darwin", "cuda"),
     ],
 )
 def test_which_backend_auto_takes(
-    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], gpu: bool, system: str, chosen: str
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], system: str, chosen: str
 ) -> None:
-    installed(monkeypatch, *names, gpu=gpu, system=system)
+    installed(monkeypatch, *names, system=system)
     assert backends.choose("auto") == chosen
 
 
 def test_a_backend_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, "mlx", gpu=False, system="Linux")
+    installed(monkeypatch, "mlx", system="Linux")
     with pytest.raises(BackendError, match="needs torch, which is not installed"):
         backends.choose("cuda")
-    installed(monkeypatch, gpu=False, system="Linux")
+    installed(monkeypatch, system="Linux")
     with pytest.raises(BackendError, match=r"no backend is installed; run `pip install"):
         backends.choose("auto")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 from omnilive import backends
 from omnilive.options import EvalOptions, ModelOptions
@@ -43,20 +42,13 @@ _QUICK_WHERE_SLOW = replace(_QUICK, units=32, streams=1, questions=12, budgets=(
 
 
 def choose_model(model: ModelOptions) -> ModelOptions:
-    """The backend that ``auto`` means here.
-
-    Of two on a CPU that is no Mac's, PyTorch's is taken: MLX's build for these multiplies matrices
-    thirty times more slowly.
-    """
+    """The backend that ``auto`` means here, with a word where it will be slow."""
     chosen = backends.choose(model.backend)
     if model.backend == "auto" and _slow(chosen, model.device):
-        if find_spec("torch") and find_spec("transformers"):
-            chosen = "cuda"
-        else:
-            say(
-                "MLX computes slowly on this CPU; with PyTorch it goes ten times faster: "
-                '`pip install -e ".[cuda]"` in the checkout'
-            )
+        say(
+            "MLX computes slowly on this CPU; with PyTorch it goes ten times faster: "
+            '`pip install -e ".[cuda]"` in the checkout'
+        )
     return replace(model, backend=chosen)
 
 
