@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from benchmarks.harness import LACKS, Claim, Report, table
 from benchmarks.virtual_devices import RATE, Lacking, VirtualCamera, virtual_microphone
 from omnilive.models import EMBEDDED
+from omnilive.options import BACKENDS
 from streamworld import banks, render, script, spec
 from streamworld.questions import draw
 
@@ -35,8 +35,6 @@ UNITS = 4
 """Units of a script; the last two hold the question."""
 LOST = 12.0
 """Seconds of stream after which a turn is taken for one that was not heard."""
-LIBRARIES = {"mlx": "mlx", "cuda": "torch"}
-"""What each backend needs."""
 PACKAGES = ("numpy", "torch", "mlx", "onnxruntime", "opencv-python-headless", "sounddevice")
 
 
@@ -128,35 +126,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} turns")
     parser.add_argument("--turns", type=int, metavar="N", help=f"{TURNS} by default")
     parser.add_argument("--model", default=EMBEDDED, metavar="NAME", help="folder, or `embedded`")
-    parser.add_argument(
-        "--backend", choices=tuple(LIBRARIES), help="one alone (default: all that are installed)"
-    )
+    parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what computes")
     parser.add_argument("--device", default="auto", help="as for `omnilive live`")
     parser.add_argument("--out", type=Path, help="folder for the JSON file")
     options = parser.parse_args(arguments)
     count = options.turns or (QUICK if options.quick else TURNS)
     if count < 1:
         parser.error(f"--turns is {count}, expected 1 or more")
-    installed = [name for name, library in LIBRARIES.items() if find_spec(library)]
-    backends = [options.backend] if options.backend else installed
-    print(f"takes about {len(backends) * count / 10:.0f} minutes", file=sys.stderr, flush=True)
-    rows, claims = [], []
+    print(f"takes about {count / 10:.0f} minutes", file=sys.stderr, flush=True)
+    chosen = ["--backend", options.backend, "--device", options.device]
     try:
-        for name in backends:
-            words = ["--model", options.model, "--backend", name, "--device", options.device]
-            row = converse(count, words)
-            rows.append(row)
-            seconds = row["latency_ms_median"] / 1e3
-            claims.append(Claim(f"{name}: turn's end to first token, s, median", seconds, BOUND))
-            lost = row["not_answered"]
-            claims.append(Claim(f"{name}: turns that were not answered", lost, count // 20))
+        row = converse(count, ["--model", options.model, *chosen])
     except Lacking as error:
         print(error, file=sys.stderr)
         return LACKS
-    names = [name for name in rows[0] if name not in ("part", "latency_ms")]
-    lines = [[name.replace("_", " "), *(f"{row[name]}" for row in rows)] for name in names]
-    print(table(["spoken turns", *[""] * len(rows)], lines))
-    report = Report("first-token", rows, claims, count < TURNS, PACKAGES)
+    claims = [
+        Claim("turn's end to first token, s, median", row["latency_ms_median"] / 1e3, BOUND),
+        Claim("turns that were not answered", row["not_answered"], count // 20),
+    ]
+    lines = [
+        [name.replace("_", " "), str(told)]
+        for name, told in row.items()
+        if name not in ("part", "latency_ms")
+    ]
+    print(table(["spoken turns", ""], lines))
+    report = Report("first-token", [row], claims, count < TURNS, PACKAGES)
     print(f"\nwrote {report.write(options.out)}")
     return report.finish()
 
