@@ -179,12 +179,12 @@ def write_saved(
     made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _undone(made):
+        partial = folder / f"{STATE}.partial"
+        with _undone(made, partial):
             cache = _write_cache(folder, _KIND[model.element], shapes, arrays, made)
             session = {**state, "model": vars(model), "tensors": cache}
             document = {"format": FORMAT, "sha256": _digest(session), "session": session}
             lines = json.dumps(document, separators=(",", ":"))
-            partial = folder / f"{STATE}.partial"
             _write(made, partial, lambda stream: stream.write(lines.encode()))
             partial.replace(folder / STATE)
     except OSError as error:
@@ -272,12 +272,14 @@ def _write(made: list[Path], file: Path, write: Callable[[BinaryIO], object]) ->
 
 
 @contextmanager
-def _undone(made: list[Path]) -> Iterator[None]:
-    """Remove the files that were made inside, if it raises."""
+def _undone(made: list[Path], last: Path) -> Iterator[None]:
+    """Remove the files that were made inside, if it raises before the last was moved in place."""
     try:
         yield
     except BaseException:
-        for file in made:
+        # An interrupt may come right after the move: then the new session stands, and is whole.
+        moved = last in made and not last.exists() and last.with_suffix("").exists()
+        for file in [] if moved else made:
             with suppress(OSError):
                 file.unlink(missing_ok=True)
         raise

@@ -211,6 +211,27 @@ def test_an_older_session_stays_whole_if_saving_fails(
     assert Session.resume(plain_model(), tmp_path / "s").summary() == old
 
 
+def test_an_interrupt_after_the_last_move_leaves_the_new_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "s")
+    session = Session.resume(plain_model(), tmp_path / "s")
+    follow(session, 8, 12)
+    real = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        moved = real(self, target)
+        if Path(target).name == saving.STATE:
+            raise KeyboardInterrupt
+        return moved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.save(tmp_path / "s")
+    assert Session.resume(plain_model(), tmp_path / "s").summary() == session.summary()
+
+
 def test_what_cannot_be_cleared_away_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
