@@ -133,7 +133,7 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        print("no plots: matplotlib is not installed; pip install 'omnilive[bench]'")
+        print("no plots: matplotlib is not installed; pip install -e '.[bench]' in the checkout")
         return None
     matplotlib.use("Agg")
     from matplotlib import pyplot as plots

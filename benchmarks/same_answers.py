@@ -164,7 +164,7 @@ def _spelled(ids: list[int]) -> str:
 
 def _lacking() -> list[str]:
     return [
-        f"{module} is not installed: pip install 'omnilive[{extra}]'"
+        f"{module} is not installed: pip install -e '.[{extra}]' in the checkout"
         for module, extra in NEEDS.items()
         if importlib.util.find_spec(module) is None
     ]

@@ -31,6 +31,6 @@ def load(
     except ImportError as error:
         raise BackendError(
             f"the cuda backend needs PyTorch and transformers ({error}): "
-            "pip install 'omnilive[cuda]', or use --backend mlx"
+            "pip install -e '.[cuda]' in the checkout, or use --backend mlx"
         ) from error
     return TorchBackend.load(checkpoint, device=device, weights=weights, streams=streams)

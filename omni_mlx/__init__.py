@@ -30,7 +30,8 @@ def load(
         import mlx.core  # noqa: F401
     except ImportError as error:
         raise BackendError(
-            f"MLX is not installed ({error}): pip install 'omnilive[mlx]', or use --backend cuda"
+            f"MLX is not installed ({error}): pip install -e '.[mlx]' in the checkout, "
+            "or use --backend cuda"
         ) from error
     from omni_mlx.backend import open_backend
 

@@ -11,7 +11,13 @@ from omni_core.backend import Backend
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError
 
-_LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch", "transformers")}
+LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch", "transformers")}
+"""What each backend needs; the first does the computing."""
+
+
+def lacking(backend: str) -> str | None:
+    """A library that a backend needs and that is not installed, if there is one."""
+    return next((library for library in LIBRARIES[backend] if not find_spec(library)), None)
 
 
 def choose(name: str) -> str:
@@ -23,18 +29,15 @@ def choose(name: str) -> str:
     Raises:
         BackendError: it is not installed, with the command that installs it.
     """
-    lacking = {
-        backend: [library for library in libraries if not find_spec(library)]
-        for backend, libraries in _LIBRARIES.items()
-    }
     if name != "auto":
-        if lacking[name]:
+        missing = lacking(name)
+        if missing is not None:
             raise BackendError(
-                f"the {name} backend needs {lacking[name][0]}, which is not installed; run "
+                f"the {name} backend needs {missing}, which is not installed; run "
                 f'`pip install -e ".[{name}]"` in the checkout, or `make test`'
             )
         return name
-    installed = [backend for backend, libraries in lacking.items() if not libraries]
+    installed = [backend for backend in LIBRARIES if lacking(backend) is None]
     if not installed:
         raise BackendError(
             'no backend is installed; run `pip install -e ".[mlx]"` or `pip install -e ".[cuda]"` '

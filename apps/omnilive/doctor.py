@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 
 from omni_core import Model
 from omni_core.budget import machine_bytes
 from omni_core.errors import OmniError
+from omnilive import backends
 from omnilive.models import EMBEDDED, Prepared, prepare
 from omnilive.options import BACKENDS
 from omnilive.terminal import put
@@ -23,7 +23,6 @@ EXACT, ROUNDED = 1e-3, 0.15
 """Largest relative difference of logits from float64, in float32 and in 16 bits."""
 _NARROW = (80, 24)
 _CELLS, _LONGEST, _SAME = 1024, 8, 1e-3
-_LIBRARIES = {"mlx": "mlx", "cuda": "torch"}
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,11 @@ def _system() -> Finding:
 
 
 def _backend(name: str) -> Finding:
-    part, library = f"backend {name}", _LIBRARIES[name]
-    if not find_spec(library):
-        return Finding(
-            part, "none", f"{library} is not installed", f'pip install "omnilive[{name}]"'
-        )
+    part, library = f"backend {name}", backends.LIBRARIES[name][0]
+    missing = backends.lacking(name)
+    if missing is not None:
+        mend = f'pip install -e ".[{name}]" in the checkout'
+        return Finding(part, "none", f"{missing} is not installed", mend)
     prepared = prepare(EMBEDDED, name)
     prepared.check()
     worst, model = _difference(prepared)

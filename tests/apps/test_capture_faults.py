@@ -267,7 +267,7 @@ def test_on_macos_the_main_thread_asks_for_consent(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (ModuleNotFoundError("No module named 'sounddevice'"), "pip install 'omnilive"),
+        (ModuleNotFoundError("No module named 'sounddevice'"), r"pip install -e '\.\[live\]'"),
         (OSError("PortAudio library not found"), "apt install libportaudio2"),
         (RuntimeError("Error initializing PortAudio\nmore"), "cannot be used: Error initializing"),
     ],

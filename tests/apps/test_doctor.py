@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omnilive import doctor
+from omnilive import backends, doctor
 from omnilive.capture.listing import CameraEntry, MicrophoneEntry
 from omnilive.cli import main
 
@@ -52,18 +52,17 @@ def test_a_backend_is_held_against_float64(
 def test_without_any_backend_it_fails_with_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
     assert not doctor.run()
     found = lines(capsys)
     for backend in ("mlx", "cuda"):
         assert found[f"backend {backend}"].startswith("FAIL")
-        assert f"omnilive[{backend}]" in found[f"backend {backend}"]
+        assert f'pip install -e ".[{backend}]"' in found[f"backend {backend}"]
 
 
 def test_one_backend_is_enough(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "find_spec", lambda name: name == "torch")
     monkeypatch.setattr(
         doctor,
         "_backend",

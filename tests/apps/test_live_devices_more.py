@@ -131,7 +131,7 @@ runpy.run_module("omnilive", run_name="__main__", alter_sys=True)
 def test_a_terminal_that_is_closed_ends_it_in_good_order(
     screen: bool, errors: str, untrained: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("rich", reason="pip install 'omnilive[live]'")
+    pytest.importorskip("rich", reason="pip install -e '.[live]' in the checkout")
     file = tmp_path / "errors"
     with VirtualCamera(lambda _: GREY) as camera:
         words = ["live", "--camera", camera.address, *BACKEND, "--model", str(untrained)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("rich", reason="pip install 'omnilive[live]'")
+pytest.importorskip("rich", reason="pip install -e '.[live]' in the checkout")
 
 from rich.cells import cell_len
 from rich.console import Console

@@ -27,7 +27,7 @@ print(unfit())
         (
             "sys.modules['rich'] = None",
             (80, 24),
-            "the screen needs rich: pip install 'omnilive[live]'",
+            "the screen needs rich: pip install -e '.[live]' in the checkout",
         ),
         ("", (19, 24), "the terminal has 19 columns and 24 lines; the screen needs 20 and 4"),
         ("", (0, 0), "None"),
@@ -44,7 +44,7 @@ print(unfit())
     ],
 )
 def test_why_not(before: str, size: tuple[int, int], reason: str) -> None:
-    pytest.importorskip("rich", reason="pip install 'omnilive[live]'")
+    pytest.importorskip("rich", reason="pip install -e '.[live]' in the checkout")
     done = subprocess.run(
         [sys.executable, "-c", UNFIT.format(before=before, size=size)],
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ import pytest
 
 if os.name != "posix":
     pytest.skip("the screen needs a POSIX terminal", allow_module_level=True)
-pytest.importorskip("rich", reason="pip install 'omnilive[live]'")
+pytest.importorskip("rich", reason="pip install -e '.[live]' in the checkout")
 
 from rich.cells import cell_len
 from screen_terminals import DRIVER, Terminal

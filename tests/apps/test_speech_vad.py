@@ -163,7 +163,7 @@ def test_nothing_is_said_on_stderr() -> None:
 
 def test_tells_to_install_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", _without("onnxruntime", builtins.__import__))
-    with pytest.raises(SpeechError, match=r"pip install 'omnilive\[live\]'") as raised:
+    with pytest.raises(SpeechError, match=r"pip install -e '\.\[live\]'") as raised:
         SpeechDetector()
     assert "\n" not in str(raised.value)
 

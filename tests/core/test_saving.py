@@ -69,6 +69,13 @@ def saved(folder: Path, units: int = 8, **settings: Any) -> Session:
     return session
 
 
+def grown(folder: Path) -> Session:
+    """A session that goes on from a saved one."""
+    session = Session.resume(plain_model(), folder)
+    follow(session, 8, 12)
+    return session
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
@@ -193,8 +200,7 @@ def test_an_older_session_stays_whole_if_saving_fails(
 ) -> None:
     old = saved(tmp_path / "s").summary()
     before = contents(tmp_path / "s")
-    session = Session.resume(plain_model(), tmp_path / "s")
-    follow(session, 8, 12)
+    session = grown(tmp_path / "s")
     real, outcomes = getattr(owner, call), iter([None] * number + [error])
 
     def failing(*args: Any) -> Any:
@@ -215,8 +221,7 @@ def test_an_interrupt_after_the_last_move_leaves_the_new_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path / "s")
-    session = Session.resume(plain_model(), tmp_path / "s")
-    follow(session, 8, 12)
+    session = grown(tmp_path / "s")
     real = Path.replace
 
     def interrupted(self: Path, target: Path) -> Path:
@@ -236,8 +241,7 @@ def test_what_cannot_be_cleared_away_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path / "s")
-    session = Session.resume(plain_model(), tmp_path / "s")
-    follow(session, 8, 12)
+    session = grown(tmp_path / "s")
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(1, "Operation not permitted")

@@ -99,4 +99,7 @@ def test_a_machine_that_lacks_a_part(
 ) -> None:
     monkeypatch.setattr(same_answers, "NEEDS", {"abacus": "cuda"})
     assert same_answers.main([]) == LACKS
-    assert "abacus is not installed: pip install 'omnilive[cuda]'" in capsys.readouterr().err
+    assert (
+        "abacus is not installed: pip install -e '.[cuda]' in the checkout"
+        in capsys.readouterr().err
+    )

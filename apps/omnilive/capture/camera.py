@@ -253,7 +253,7 @@ def opencv() -> Any:
     except (ImportError, OSError) as error:
         raise MediaError(
             f"cameras need OpenCV, which cannot be loaded: {one_line(error)}; "
-            "pip install omnilive, or go on without: --camera none"
+            "pip install -e . in the checkout, or go on without: --camera none"
         ) from None
     with suppress(AttributeError):
         cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)

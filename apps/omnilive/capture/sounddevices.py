@@ -50,7 +50,7 @@ def sound_library() -> Any:
     except ImportError:
         raise MediaError(
             "microphones need the sounddevice package, which is not installed: "
-            "pip install 'omnilive[live]', or go on without one: --mic none"
+            "pip install -e '.[live]' in the checkout, or go on without one: --mic none"
         ) from None
     except OSError:
         raise MediaError(

@@ -27,7 +27,7 @@ def unfit() -> str | None:
     if terminal in ("dumb", "unknown", ""):
         return f"the terminal cannot place text (TERM={terminal})"
     if find_spec("rich") is None:
-        return "the screen needs rich: pip install 'omnilive[live]'"
+        return "the screen needs rich: pip install -e '.[live]' in the checkout"
     size = os.get_terminal_size(sys.stdout.fileno())
     if 0 < size.columns < _COLUMNS or 0 < size.lines < _LINES:
         return (
