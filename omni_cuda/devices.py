@@ -48,7 +48,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def settle_threads(device: torch.device, parameters: int) -> None:
-    """Have this process compute a small model with one thread, unless OMP_NUM_THREADS is set."""
+    """Have this process compute a small model with one thread, unless OMP_NUM_THREADS is set.
+
+    It stays so: torch's threads are the process's, whatever it loads afterwards.
+    """
     if device.type == "cpu" and parameters < SMALL and not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(1)
 

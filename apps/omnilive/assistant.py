@@ -189,6 +189,7 @@ class _Run:
             talk.answer(unit.stop)
             if self._watches is not None:
                 self._watches.look(unit.stop)
+        self._questions.put_last(self.capture.end, None)
 
     def stop(self) -> None:
         """End in good order. May be called from a signal handler."""

@@ -70,7 +70,11 @@ def add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
         + ("(default: the recorded one)" if recorded else "(default: the embedded one)"),
     )
     group.add_argument(
-        "--backend", choices=BACKENDS, default="auto", help="what computes (default: %(default)s)"
+        "--backend",
+        choices=BACKENDS,
+        default="auto",
+        help="what computes; auto takes MLX on a Mac and PyTorch elsewhere, or the one that is "
+        "installed (default: %(default)s)",
     )
     group.add_argument(
         "--device",

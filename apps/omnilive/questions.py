@@ -55,11 +55,11 @@ class Questions:
                 self._known += 1
                 self._right += answer.strip().lower() == ask.truth.strip().lower()
 
-    def put_last(self, end: float, clip: Clip) -> None:
-        """Ask what a rounded length put just past the end.
+    def put_last(self, end: float, clip: Clip | None) -> None:
+        """Ask what a rounded length put just past the end; on devices warn of what is left.
 
         Raises:
-            MediaError: a question lies further off.
+            MediaError: a clip's question lies further off.
         """
         if self._stopped or not self._asks:
             return
@@ -68,14 +68,20 @@ class Questions:
                 f"the stream ended at {end:.2f} s; the question at {self._asks[0].time:g} s comes "
                 "there"
             )
-            self._output.event({"event": "warning", "t": round(end, 3), "message": message})
+            self._warn(end, message)
             self.put(end, _ROUNDING)
         if self._asks and not self._stopped:
-            raise MediaError(
-                f"{clip.path}: the stream ended at {end:.2f} s, before the question at "
-                f"{self._asks[0].time:g} s; ask earlier, or repeat the clip with --loop or "
-                "--duration"
+            time = self._asks[0].time
+            missed = (
+                f"the stream ended at {end:.2f} s, before the question at {time:g} s; ask earlier"
             )
+            if clip is not None:
+                mend = "repeat the clip with --loop or --duration"
+                raise MediaError(f"{clip.path}: {missed}, or {mend}")
+            self._warn(end, missed)
+
+    def _warn(self, now: float, message: str) -> None:
+        self._output.event({"event": "warning", "t": round(now, 3), "message": message})
 
 
 def check_asks(options: LiveOptions, clip: Clip | None, start: float = 0.0) -> None:

@@ -179,12 +179,12 @@ def write_saved(
     made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{STATE}.partial"
-        with _undone(made, partial):
+        with _undone(made, folder / STATE):
             cache = _write_cache(folder, _KIND[model.element], shapes, arrays, made)
             session = {**state, "model": vars(model), "tensors": cache}
             document = {"format": FORMAT, "sha256": _digest(session), "session": session}
             lines = json.dumps(document, separators=(",", ":"))
+            partial = folder / f"{STATE}.partial"
             _write(made, partial, lambda stream: stream.write(lines.encode()))
             partial.replace(folder / STATE)
     except OSError as error:
@@ -272,16 +272,19 @@ def _write(made: list[Path], file: Path, write: Callable[[BinaryIO], object]) ->
 
 
 @contextmanager
-def _undone(made: list[Path], last: Path) -> Iterator[None]:
-    """Remove the files that were made inside, if it raises before the last was moved in place."""
+def _undone(made: list[Path], state: Path) -> Iterator[None]:
+    """Remove the files that were made inside, if it raises, but for those that ``state`` names."""
     try:
         yield
     except BaseException:
-        # An interrupt may come right after the move: then the new session stands, and is whole.
-        moved = last in made and not last.exists() and last.with_suffix("").exists()
-        for file in [] if moved else made:
-            with suppress(OSError):
-                file.unlink(missing_ok=True)
+        # An interrupt may come right after the state was put in place: then the session is whole.
+        named = ""
+        with suppress(OSError):
+            named = state.read_text(encoding="utf-8")
+        for file in made:
+            if file.name not in named:
+                with suppress(OSError):
+                    file.unlink(missing_ok=True)
         raise
 
 

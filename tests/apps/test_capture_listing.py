@@ -21,6 +21,7 @@ from omnilive.capture import cameras, listing, soundservers
 from omnilive.capture.cameras import Found
 from omnilive.capture.clock import VirtualClock
 from omnilive.capture.listing import CameraEntry, MicrophoneEntry
+from omnilive.capture.soundservers import silent_server
 from omnilive.cli import main
 
 
@@ -211,6 +212,15 @@ def far_away(servers: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     return server
 
 
+def out_of_reach(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PULSE_RUNTIME_PATH", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, "/" + "x" * 5000)
+
+
+def misnamed(servers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSE_SERVER", "tcp:127.0.0.1:" + "9" * 30)
+
+
 Server = Callable[[Path, pytest.MonkeyPatch], socket.socket | None]
 ANSWERS = "answers, but no microphone is seen through it: plug one in, or open ALSA's way"
 
@@ -219,6 +229,8 @@ ANSWERS = "answers, but no microphone is seen through it: plug one in, or open A
     ("server", "line", "state"),
     [
         (nothing, "no microphone was found: plug one in", "none"),
+        (out_of_reach, "no microphone was found: plug one in", "none"),
+        (misnamed, "does not answer (tcp:127.0.0.1:9999", "warn"),
         (installed, "native: No such file or directory), so no microphone is seen: start", "warn"),
         (installed, "start it (pulseaudio --start), or go on without: --mic none", "warn"),
         (named, "does not answer ({machine}unix:/nowhere/native: No such file", "warn"),
@@ -247,6 +259,26 @@ def test_a_sound_server_that_gives_nothing_is_no_machine_without_microphones(
         assert main(["live", "--camera", "none"]) == 1
         (told,) = capsys.readouterr().err.splitlines()
         assert "without a camera a microphone is needed, but " in told and line in told
+
+
+@pytest.mark.parametrize(
+    ("place", "address"),
+    [("tcp:[::1]:99", ("::1", 99)), ("{it}tcp6:far.example", ("far.example", 4713))],
+)
+def test_addresses_of_sound_servers(
+    monkeypatch: pytest.MonkeyPatch, place: str, address: tuple[str, int]
+) -> None:
+    tried: list[object] = []
+
+    def refuse(address: object, _: float) -> None:
+        tried.append(address)
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("PULSE_SERVER", place)
+    told = str(silent_server())
+    assert tried == [address] and f"({place}: Connection refused)" in told
 
 
 def test_a_camera_alone_is_told_why_nothing_is_heard(

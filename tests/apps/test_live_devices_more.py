@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clips import write_clip
 from screen_terminals import Terminal
 from test_live_devices import started
 from virtual_devices import VirtualCamera
@@ -36,6 +37,19 @@ def test_a_question_and_a_watch_that_do_not_fit_cost_no_stream(untrained: Path) 
     told = [event["message"] for event in events if "was not asked" in event.get("message", "")]
     assert len(told) == 2 and all("ask in fewer words" in message for message in told)
     assert events[-1]["event"] == "summary" and events[-1]["t"] == 4.0
+
+
+def test_a_question_that_the_stream_does_not_reach_is_told(
+    untrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = write_clip(tmp_path / "short.mp4", seconds=3, rate=None)
+    camera = ["--camera", str(short), *BACKEND, "--model", str(untrained), "--max-tokens", "2"]
+    asks = ["--ask", "1: what is it?", "--ask", "40: and now?"]
+    assert main(["live", "--jsonl", *camera, *asks]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["question"] for event in events if event["event"] == "answer"] == ["what is it?"]
+    (told,) = [event["message"] for event in events if "before the" in event.get("message", "")]
+    assert told.endswith("s, before the question at 40 s; ask earlier")
 
 
 @pytest.mark.parametrize("many", [0, 150])

@@ -188,8 +188,14 @@ def test_an_arena_that_was_taken_over_is_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-@pytest.mark.parametrize(("owner", "call"), [(saving.os, "fsync"), (Path, "replace")])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("owner", "call", "number"),
+    [
+        *((saving.os, "fsync", number) for number in (0, 1)),
+        *((Path, "replace", number) for number in (0, 1)),
+        *((Path, "open", number) for number in (0, 1, 2)),
+    ],
+)
 def test_an_older_session_stays_whole_if_saving_fails(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -203,11 +209,11 @@ def test_an_older_session_stays_whole_if_saving_fails(
     session = grown(tmp_path / "s")
     real, outcomes = getattr(owner, call), iter([None] * number + [error])
 
-    def failing(*args: Any) -> Any:
-        outcome = next(outcomes)
+    def failing(*args: Any, **options: Any) -> Any:
+        outcome = next(outcomes, None)
         if outcome is not None:
             raise outcome
-        return real(*args)
+        return real(*args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, call, failing)

@@ -9,6 +9,7 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _PATIENCE = 0.5
 _PORT = 4713
@@ -50,7 +51,7 @@ def silent_server() -> Absence | None:
     named = os.environ.get("PULSE_SERVER", "").split()
     places = named or _usual()
     programs = [name for name in _STARTS if shutil.which(name) is not None]
-    if not (named or programs or any(Path(place).exists() for place in places)):
+    if not (named or programs or any(_exists(place) for place in places)):
         return None
     failures = [_failure(place) for place in places]
     if None in failures:
@@ -73,6 +74,13 @@ def _usual() -> list[str]:
     return [str(pulse / "native"), str(runtime / "pipewire-0")]
 
 
+def _exists(place: str) -> bool:
+    try:
+        return Path(place).exists()
+    except OSError:  # another user's folder
+        return False
+
+
 def _failure(place: str) -> str | None:
     """Why nobody answers at an address as PULSE_SERVER has it; None if somebody does."""
     address = re.sub(r"^\{[^}]*\}", "", place).removeprefix("unix:")
@@ -82,8 +90,9 @@ def _failure(place: str) -> str | None:
                 server.settimeout(_PATIENCE)
                 server.connect(address)
         else:
-            host, _, port = re.sub(r"^tcp[46]?:", "", address).partition(":")
-            socket.create_connection((host, int(port or _PORT)), _PATIENCE).close()
+            parts = urlsplit("//" + re.sub(r"^tcp[46]?:", "", address))
+            port = _PORT if parts.port is None else parts.port
+            socket.create_connection((parts.hostname or "", port), _PATIENCE).close()
     except (OSError, ValueError) as error:
         return getattr(error, "strerror", None) or str(error)
     return None
