@@ -55,5 +55,5 @@ def test_a_weight_format_that_is_not_there_names_those_that_are(name: str) -> No
 def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "omni_cuda.backend", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(BackendError, match=r"omnilive\[cuda\]"):
+    with pytest.raises(BackendError, match=r"pip install -e '\.\[cuda\]'"):
         omni_cuda.load(Checkpoint.__new__(Checkpoint))
