@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import harness, soak, virtual_devices
 from benchmarks.soak_real_time import REST, Followed
-from benchmarks.soak_run import Stopwatch
+from benchmarks.soak_run import WARM_UP, Part, Soak, Stopwatch
 from benchmarks.soak_stream import SCENE, SHORTEST, Moment, stream
 from benchmarks.virtual_devices import RATE, noise, numbered
 from omni_core import UnitMedia
@@ -110,6 +110,17 @@ def test_a_policy_that_keeps_too_much_is_noticed(
     monkeypatch.setattr("omni_core.cache.Cache.decide", lambda cache: None)
     monkeypatch.setattr(soak, "PARTS", 1)
     assert "cells alive, most" in failing(soak.soak(prepared, 1.6))
+
+
+def test_units_without_a_sense_are_not_taken_for_quick_ones(prepared: Prepared) -> None:
+    parts: list[Part] = []
+    seconds = WARM_UP + 180
+    moments = list(stream(seconds + SCENE, prepared.frontend.seconds, prepared.frontend.fps))
+    Soak(prepared.load(), 512, prepared.watch).run(moments, seconds, 1, parts.append)
+    (part,) = parts
+    counted = [one.media for one in moments if one.media.stop > WARM_UP][: len(part.unit)]
+    assert len(part.whole) == sum(bool(one.frames) and one.audio is not None for one in counted)
+    assert len(part.whole) < len(part.unit)
 
 
 def test_growth_fails_its_claims() -> None:
