@@ -17,8 +17,8 @@ def load(
     Args:
         checkpoint: an opened checkpoint folder.
         device: ``auto`` (CUDA if there is a card, else the CPU), ``cuda``, ``cuda:N`` or ``cpu``.
-        weights: ``auto`` (``f32`` on the CPU, else ``bf16``), ``f32``, ``bf16`` or ``8`` (int8 in
-            the text layers).
+        weights: ``auto`` (``f32`` on the CPU, else ``bf16``), ``f32``, ``bf16``, or ``8`` or ``4``
+            (bits of the text layers' weights).
         streams: streams of one layout that each step runs.
 
     Raises:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from omni_cuda.arena import Cells
-from omni_cuda.rotary import Turns
+from omni_cuda.arena import Arena, Cells
+from omni_cuda.rotary import Turns, rotate
 
 _SCORES = 1 << 24
 """Scores held at once: a long prefill takes its queries in blocks and needs no large scratch."""
@@ -37,6 +37,30 @@ class GroupView:
     mass: torch.Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """A layer group's attention over a copy of its live cells, on any device.
+
+    Attributes:
+        view: what is read and written.
+        keys: cosines and sines ``float32[T, 1, head_dim / 2]`` of the new keys.
+    """
+
+    view: GroupView
+    keys: tuple[torch.Tensor, torch.Tensor]
+
+    def __call__(self, qkv: torch.Tensor, arena: Arena, layer: int) -> torch.Tensor:
+        """See :data:`omni_cuda.backbone.Attend`."""
+        kv_heads, head_dim = arena.keys.shape[3], arena.keys.shape[5]
+        heads = qkv.unflatten(-1, (-1, head_dim))
+        q_heads = heads.shape[2] - 2 * kv_heads
+        queries, keys, values = heads.split([q_heads, kv_heads, kv_heads], 2)
+        keys = rotate(keys, *self.keys)
+        arena.write(layer, self.view.write, keys.transpose(0, 1), values.transpose(0, 1))
+        stored = arena.gather(layer, self.view.read)
+        return attend(queries, *stored, self.view, head_dim**-0.5).flatten(2)
+
+
 def attend(
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -62,7 +86,7 @@ def attend(
         return torch.zeros_like(queries)
     k = keys.permute(1, 2, 3, 0).float()
     v = values.permute(1, 2, 0, 3).float()
-    out = torch.empty_like(queries)
+    out = torch.empty(queries.shape, dtype=queries.dtype, device=queries.device)
     block = max(1, _SCORES // (streams * q_heads * cells))
     for start in range(0, count, block):
         turned = view.turns.rotated(queries, start, start + block)

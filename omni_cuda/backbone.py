@@ -1,31 +1,38 @@
-"""The text backbone: Qwen2 with multimodal RoPE. Module names are the checkpoint's."""
+"""The text backbone: Qwen2 with multimodal RoPE.
+
+Module names are the checkpoint's, but projections of one input are one layer: see :data:`PACKED`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from omni_core.model_config import TextConfig
 from omni_cuda.arena import Arena
-from omni_cuda.attention import GroupView, attend
-from omni_cuda.rotary import rotate
+from omni_cuda.ops import SPELLED_OUT, Ops
+
+PACKED = {
+    "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+}
+"""Linear layers of a :class:`Layer`, and those of the checkpoint whose rows they hold in order."""
+
+Attend = Callable[[torch.Tensor, Arena, int], torch.Tensor]
+"""Attention of a step in a layer group: takes the fused projections ``[streams, T, (q_heads + 2 *
+kv_heads) * head_dim]`` of new tokens, the arena and the layer within its group; stores keys and
+values and gives ``[streams, T, q_heads * head_dim]``."""
 
 
 class RMSNorm(nn.Module):
-    """Root mean square normalisation, taken in float32."""
+    """Weights of a normalisation; see :class:`omni_cuda.ops.Ops`."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise the last axis of ``x``."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -33,31 +40,13 @@ class Attention(nn.Module):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
         wide, narrow = config.q_heads * config.head_dim, config.kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden, wide)
-        self.k_proj = nn.Linear(config.hidden, narrow)
-        self.v_proj = nn.Linear(config.hidden, narrow)
+        self.qkv_proj = nn.Linear(config.hidden, wide + 2 * narrow)
         self.o_proj = nn.Linear(wide, config.hidden, bias=False)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        tables: tuple[torch.Tensor, torch.Tensor],
-        arena: Arena,
-        layer: int,
-        view: GroupView,
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, attend: Attend, arena: Arena, layer: int) -> torch.Tensor:
         """Attention output of new tokens ``x[streams, T, hidden]``; writes them to their cells."""
-        queries = self._heads(self.q_proj(x))
-        keys = rotate(self._heads(self.k_proj(x)), *tables)
-        values = self._heads(self.v_proj(x))
-        arena.write(layer, view.write, keys.transpose(0, 1), values.transpose(0, 1))
-        stored = arena.gather(layer, view.read)
-        return self.o_proj(attend(queries, *stored, view, self.head_dim**-0.5).flatten(2))
-
-    def _heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))
+        return self.o_proj(attend(self.qkv_proj(x), arena, layer))
 
 
 class Mlp(nn.Module):
@@ -65,13 +54,12 @@ class Mlp(nn.Module):
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden, config.intermediate, bias=False)
-        self.up_proj = nn.Linear(config.hidden, config.intermediate, bias=False)
+        self.gate_up_proj = nn.Linear(config.hidden, 2 * config.intermediate, bias=False)
         self.down_proj = nn.Linear(config.intermediate, config.hidden, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ops: Ops) -> torch.Tensor:
         """``[..., hidden]`` to ``[..., hidden]``."""
-        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(ops.silu_mul(self.gate_up_proj(x)))
 
 
 class Layer(nn.Module):
@@ -83,18 +71,6 @@ class Layer(nn.Module):
         self.self_attn = Attention(config)
         self.post_attention_layernorm = RMSNorm(config.hidden, config.rms_eps)
         self.mlp = Mlp(config)
-
-    def forward(
-        self,
-        x: torch.Tensor,
-        tables: tuple[torch.Tensor, torch.Tensor],
-        arena: Arena,
-        layer: int,
-        view: GroupView,
-    ) -> torch.Tensor:
-        """New tokens ``x[streams, T, hidden]`` through layer ``layer`` of its group."""
-        x = x + self.self_attn(self.input_layernorm(x), tables, arena, layer, view)
-        return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class Decoder(nn.Module):
@@ -108,27 +84,37 @@ class Decoder(nn.Module):
 
 
 class Backbone(nn.Module):
-    """The decoder and the head that turns its rows into logits."""
+    """The decoder and the head that turns its rows into logits.
+
+    Attributes:
+        ops: what runs between the products.
+    """
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.model = Decoder(config)
         self.lm_head = nn.Linear(config.hidden, config.vocab, bias=False)
+        self.ops = SPELLED_OUT
 
     def forward(
-        self,
-        x: torch.Tensor,
-        tables: tuple[torch.Tensor, torch.Tensor],
-        arena: Arena,
-        views: Sequence[GroupView],
-        rows: torch.Tensor,
+        self, x: torch.Tensor, attends: Sequence[Attend], arena: Arena, rows: torch.Tensor
     ) -> torch.Tensor:
         """Logits ``float32[streams, k, vocab]`` of ``rows`` of ``x[streams, T, hidden]``.
 
-        ``tables`` are the keys' cosines and sines ``[T, 1, head_dim / 2]``; layer ``l`` works on
-        ``views[l // layers_per_group]``.
+        ``x`` is used up. Layer ``l`` attends as ``attends[l // layers_per_group]`` does.
         """
-        depth = len(self.model.layers) // len(views)
-        for index, layer in enumerate(self.model.layers):
-            x = layer(x, tables, arena, index % depth, views[index // depth])
-        return self.lm_head(self.model.norm(x[:, rows])).float()
+        ops, layers = self.ops, self.model.layers
+        depth = len(layers) // len(attends)
+        norms = [layer.input_layernorm for layer in layers] + [self.model.norm]
+        normed = ops.rms_norm(x, norms[0].weight, norms[0].eps)
+        for index, layer in enumerate(layers):
+            update = layer.self_attn(normed, attends[index // depth], arena, index % depth)
+            norm = layer.post_attention_layernorm
+            update = layer.mlp(ops.add_rms_norm(update, x, norm.weight, norm.eps), ops)
+            if index + 1 < len(layers):
+                norm = norms[index + 1]
+                normed = ops.add_rms_norm(update, x, norm.weight, norm.eps)
+            else:
+                x, update = x[:, rows], update[:, rows]
+                normed = ops.add_rms_norm(update, x, norms[-1].weight, norms[-1].eps)
+        return self.lm_head(normed).float()

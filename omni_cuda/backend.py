@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +23,21 @@ from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
-from omni_core.paging.mirror import LiveCells, TableMirror
+from omni_core.paging.mirror import TableMirror
 from omni_core.plan_checks import check_layout, check_step
 from omni_core.stored_weights import AUDIO_PREFIX, VISION_PREFIX, check_weights, has_own_head
 from omni_core.units import Int32
-from omni_cuda import devices, weights
+from omni_cuda import devices, ops, weights
 from omni_cuda.arena import Arena, Cells
-from omni_cuda.attention import GroupView
+from omni_cuda.attention import Gathered, GroupView
 from omni_cuda.backbone import Backbone
 from omni_cuda.encoders import audio as audio_tower
 from omni_cuda.encoders import building
 from omni_cuda.encoders import vision as vision_tower
 from omni_cuda.rotary import StepRotary
+
+if TYPE_CHECKING:
+    from omni_cuda.steps import PagedSteps
 
 
 class TorchBackend:
@@ -49,7 +52,16 @@ class TorchBackend:
         device: torch.device,
         dtype: torch.dtype,
         streams: int,
+        kernels: bool | None = None,
     ) -> None:
+        """Take parts that are filled.
+
+        Args:
+            config, backbone, vision, audio: of one model.
+            device, dtype: where the parts are, and their numbers.
+            streams: of one layout that each step runs.
+            kernels: whether Triton's are used; by default wherever they can be.
+        """
         self.config = config
         self.backbone = backbone
         self.vision = vision
@@ -61,6 +73,9 @@ class TorchBackend:
         self.arena: Arena | None = None
         self.mirror: TableMirror | None = None
         self.allocations = 0
+        self._kernels = devices.has_kernels(device) if kernels is None else kernels
+        self._steps: PagedSteps | None = None
+        backbone.ops = ops.fused() if self._kernels else ops.SPELLED_OUT
 
     @classmethod
     def load(
@@ -107,10 +122,15 @@ class TorchBackend:
         """
         check_layout(layout, self.config.text, self.streams)
         # The old arena goes first: two would not fit.
-        self.arena = self.mirror = None
+        self.arena = self.mirror = self._steps = None
         self.allocations += 1
         self.arena = Arena(layout, self._device, self._dtype)
         self.mirror = TableMirror(layout)
+        if self._kernels:
+            from omni_cuda.steps import PagedSteps
+
+            graphs = self._device.type == "cuda"
+            self._steps = PagedSteps(self.backbone, self.config.text, self.arena, layout, graphs)
 
     @torch.inference_mode()
     def encode(
@@ -139,22 +159,13 @@ class TorchBackend:
             PlanError: the plan does not fit; nothing has changed.
             BackendError: the device ran out of memory; nothing has changed.
         """
-        arena, mirror = self._allocated()
+        _, mirror = self._allocated()
         mirror.check(plan)
         encoded = 0 if embeddings is None else embeddings.shape[1]
         check_step(plan, self.config.text.vocab, self.streams, encoded)
         with _out_of_memory(f"a step of {plan.tokens.shape[1]} tokens"):
-            rotary = StepRotary(plan.positions, self.config.text, self._device)
-            views = self._views(plan, mirror.preview(plan), rotary)
-            logits = self.backbone(
-                self._embed(plan, embeddings),
-                rotary.tables(),
-                arena,
-                views,
-                self._upload(plan.logits).long(),
-            )
-            rows: npt.NDArray[np.float32] = logits.cpu().numpy()
-            mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
+            run = self._steps.run if self._steps else self._gathered
+            rows, mass = run(plan, mirror, embeddings)
         mirror.commit(plan)
         return StepResult(rows, mass if plan.mass else None)
 
@@ -164,7 +175,10 @@ class TorchBackend:
         arena, mirror = self._allocated()
         mirror.check(plan)
         with _out_of_memory(f"a move of {plan.source.size} cells"):
-            arena.copy(Cells.of(plan.source, self._device), Cells.of(plan.target, self._device))
+            if self._steps:
+                self._steps.move(plan)
+            else:
+                arena.copy(Cells.of(plan.source, self._device), Cells.of(plan.target, self._device))
         mirror.commit(plan)
 
     @torch.inference_mode()
@@ -188,6 +202,8 @@ class TorchBackend:
         """Take page tables over for cells that have been written."""
         _, mirror = self._allocated()
         mirror.check(plan)
+        if self._steps:
+            self._steps.restore(plan)
         mirror.commit(plan)
 
     def memory(self) -> MemoryReport:
@@ -200,9 +216,14 @@ class TorchBackend:
             raise PlanError("no arena is allocated; call allocate before the first plan")
         return self.arena, self.mirror
 
-    def _views(self, plan: StepPlan, live: list[LiveCells], rotary: StepRotary) -> list[GroupView]:
+    def _gathered(
+        self, plan: StepPlan, mirror: TableMirror, embeddings: torch.Tensor | None
+    ) -> tuple[npt.NDArray[np.float32], tuple[npt.NDArray[np.float32], ...]]:
+        """A step without kernels: logits, and mass a layer group."""
+        arena, _ = self._allocated()
+        rotary = StepRotary(plan.positions, self.config.text, self._device)
         queries = self._upload(plan.order)
-        return [
+        views = [
             GroupView(
                 Cells.of(written, self._device),
                 Cells.of(group.cells, self._device),
@@ -212,8 +233,13 @@ class TorchBackend:
                 rotary.turns(group.runs()),
                 torch.zeros(group.cells.size, device=self._device) if plan.mass else None,
             )
-            for written, group in zip(plan.cells, live, strict=True)
+            for written, group in zip(plan.cells, mirror.preview(plan), strict=True)
         ]
+        attends = [Gathered(view, rotary.tables()) for view in views]
+        rows = self._upload(plan.logits).long()
+        logits = self.backbone(self._embed(plan, embeddings), attends, arena, rows)
+        mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
+        return logits.cpu().numpy(), mass
 
     def _embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> torch.Tensor:
         ids = self._upload(np.maximum(plan.tokens, 0))
@@ -239,9 +265,10 @@ def _require_room(
     numbers = sum(p.numel() for part in [backbone, *dict(towers)] for p in part.parameters())
     if not own_head:
         numbers -= backbone.lm_head.weight.numel()
-    layers = sum(p.numel() for p in backbone.model.layers.parameters()) if bits == 8 else 0
-    size = (numbers - layers) * dtype.itemsize + layers
-    devices.require_room(size, device, "the model", "use --weights 8 or a smaller model")
+    size = numbers * dtype.itemsize
+    if bits is not None:
+        size -= weights.saved_bytes(backbone.model.layers, bits, dtype)
+    devices.require_room(size, device, "the model", "use --weights 8 or 4, or a smaller model")
 
 
 def _fill(
@@ -270,7 +297,7 @@ def _out_of_memory(what: str) -> Iterator[None]:
             raise
         raise BackendError(
             f"out of memory on {what} ({str(error).splitlines()[0]}); "
-            "lower --budget, use --weights 8 or a smaller picture"
+            "lower --budget, use --weights 8 or 4, or a smaller picture"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ def choose_weights(name: str, device: torch.device) -> tuple[torch.dtype, int | 
     """Compute dtype and bits of the text layers' weights (None: the compute dtype).
 
     Raises:
-        BackendError: a format that this backend has not.
+        BackendError: a format that this backend or a card has not.
     """
     native = torch.float32 if device.type == "cpu" else torch.bfloat16
     formats = {
@@ -68,12 +69,27 @@ def choose_weights(name: str, device: torch.device) -> tuple[torch.dtype, int | 
         "f32": (torch.float32, None),
         "bf16": (torch.bfloat16, None),
         "8": (native, 8),
+        "4": (native, 4),
     }
     if name not in formats:
         raise BackendError(
             f"the cuda backend has no weights {name!r}; supported are {', '.join(formats)}"
         )
+    if name == "4" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 0):
+            raise BackendError(
+                f"weights 4 need a card of compute capability 8.0 or newer, but {device} has "
+                f"{capability[0]}.{capability[1]}; use --weights 8"
+            )
     return formats[name]
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether Triton's kernels run on a device: a card of compute capability 8.0 or newer."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    return importlib.util.find_spec("triton") is not None
 
 
 def device_name(device: torch.device) -> str:

@@ -21,16 +21,12 @@ class Int8Linear(nn.Module):
         self.scale = nn.Buffer(scale)
         self.bias = linear.bias
 
+    @staticmethod
+    def weight_bytes(linear: nn.Linear) -> int:
+        """Bytes that the weights of ``linear`` take in 8 bits."""
+        return linear.weight.numel() + 4 * linear.out_features
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., in]`` to ``[..., out]``."""
         product = nn.functional.linear(x, self.weight.to(x.dtype)) * self.scale.to(x.dtype)
         return product if self.bias is None else product + self.bias
-
-
-def quantise(module: nn.Module) -> None:
-    """Replace every linear layer inside ``module``, in place."""
-    for name, child in module.named_children():
-        if isinstance(child, nn.Linear):
-            setattr(module, name, Int8Linear(child))
-        else:
-            quantise(child)

@@ -68,3 +68,30 @@ class StepRotary:
         cos, sin = zip(*map(self.tables, shifts), strict=True)
         numbered = tuple((start, stop, shifts.index(shift)) for start, stop, shift in runs)
         return Turns(torch.stack(cos)[:, None], torch.stack(sin)[:, None], numbered)
+
+
+class DeviceRotary:
+    """Tables made on the device, from positions that are there already."""
+
+    def __init__(self, text: TextConfig, device: torch.device) -> None:
+        half = text.head_dim // 2
+        frequencies = text.rope_theta ** (-np.arange(half, dtype=np.float64) / half)
+        self._frequencies = upload(frequencies, device)
+        sections = text.mrope_section or (half,)
+        rows = np.repeat(np.arange(len(sections)), sections)
+        self._rows = upload(rows, device)
+
+    def tables(
+        self, positions: torch.Tensor, shifts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines ``float32[m + 1, T, head_dim / 2]``: at the positions, then shifted.
+
+        Args:
+            positions: ``int32[3, T]``.
+            shifts: ``int32[m]``.
+        """
+        places = positions.index_select(0, self._rows).T
+        shifted = torch.cat([places[None], places + shifts[:, None, None]])
+        # In float64: float32 angles are off by 0.0035 at position 1e5.
+        angles = shifted * self._frequencies
+        return angles.cos().float(), angles.sin().float()

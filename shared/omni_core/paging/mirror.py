@@ -48,6 +48,25 @@ class LiveCells:
         ]
 
 
+@dataclass(frozen=True)
+class ListedPages:
+    """The pages of a layer group that have live cells.
+
+    Attributes:
+        pages: ``int32[n]``.
+        occupancy: ``uint32[n, 2]``.
+        shift: ``int32[n]``, added to a query's position to read the page's keys.
+        checked: ``bool[n]``, whether some live cell is newer than some query.
+        order: ``int64[c, PAGE]``, of the ``c`` checked pages.
+    """
+
+    pages: Int32
+    occupancy: npt.NDArray[np.uint32]
+    shift: Int32
+    checked: npt.NDArray[np.bool_]
+    order: Int64
+
+
 class TableMirror:
     """Page tables as a backend sees them. Host arrays over the whole pool, changed by plans only.
 
@@ -61,17 +80,28 @@ class TableMirror:
         self.occupancy = np.zeros((layout.pages, 2), np.uint32)
         self.order = np.full((layout.pages, PAGE), -1, np.int64)
         self.counts = np.ones((layout.pages, PAGE), np.int32)
+        self.merged = False
+        """Whether some token so far stood for more than one."""
         self.frame = np.zeros(layout.pages, np.int32)
 
     def preview(self, plan: StepPlan) -> list[LiveCells]:
         """The live cells of every layer group as this step sees them, its own tokens included."""
-        self._write(plan)
-        group, occupancy, frame = self.group.copy(), self.occupancy.copy(), self.frame.copy()
-        _apply(plan.delta, group, occupancy, frame)
-        shifts = np.zeros(int(max(frame.max(), plan.shifts[:, 0].max(initial=0))) + 1, np.int32)
-        shifts[plan.shifts[:, 0]] = plan.shifts[:, 1]
-        shift = shifts[frame]
+        group, occupancy, shift = self._ahead(plan)
         return [self._live(g, group, occupancy, shift) for g in range(self.layout.groups)]
+
+    def preview_pages(self, plan: StepPlan) -> list[ListedPages]:
+        """The pages of every layer group as this step sees them, its own tokens included."""
+        group, occupancy, shift = self._ahead(plan)
+        listed = []
+        for index, cells in enumerate(plan.cells):
+            pages = np.flatnonzero(group == index).astype(np.int32)
+            # New tokens are newer than all others: what else lies in their pages is looked at too.
+            checked = np.zeros(self.layout.pages, np.bool_)
+            checked[cells // PAGE] = plan.rows.size > 1
+            checked = checked[pages]
+            order = self.order[pages[checked]]
+            listed.append(ListedPages(pages, occupancy[pages], shift[pages], checked, order))
+        return listed
 
     def commit(self, plan: StepPlan | MovePlan | RestorePlan) -> None:
         """Take a plan over that the backend has carried out."""
@@ -111,11 +141,21 @@ class TableMirror:
                 f"the plan has {len(plan.cells)} layer groups, the arena {self.layout.groups}"
             )
 
+    def _ahead(self, plan: StepPlan) -> tuple[Int32, npt.NDArray[np.uint32], Int32]:
+        """Group, occupancy and shift of each page, as this step sees them."""
+        self._write(plan)
+        group, occupancy, frame = self.group.copy(), self.occupancy.copy(), self.frame.copy()
+        _apply(plan.delta, group, occupancy, frame)
+        shifts = np.zeros(int(max(frame.max(), plan.shifts[:, 0].max(initial=0))) + 1, np.int32)
+        shifts[plan.shifts[:, 0]] = plan.shifts[:, 1]
+        return group, occupancy, shifts[frame]
+
     def _write(self, plan: StepPlan) -> None:
         # The cells are dead until the plan is committed, so a step that raises has changed nothing.
         for cells in plan.cells:
             self.order.reshape(-1)[cells] = plan.order
             self.counts.reshape(-1)[cells] = plan.counts
+        self.merged = self.merged or bool((plan.counts > 1).any())
 
     def _live(
         self,

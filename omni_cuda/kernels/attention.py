@@ -1,0 +1,445 @@
+"""Attention that reads live pages in place: no copy, no dead subblock, any order of pages.
+
+A program takes a tile of queries of one key head, all heads of its group, and a share of the
+listing's rows. Each row is two live subblocks, 64 cells, one tile of keys. Where the listing is
+shared between programs, a second kernel merges what they found by log-sum-exp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from omni_cuda.kernels.launching import INTERPRETED, early, early_launch
+
+_LOG2E = 1.4426950408889634
+_PART = 64
+"""Columns that a merging program takes."""
+
+
+@dataclass(frozen=True)
+class PageList:
+    """A listing on the device, with what is known of the cells that it names.
+
+    Attributes:
+        rows: ``int64[programs * room + 1, 2]`` of :class:`omni_core.paging.listing.Listing`, and a
+            spare one.
+        bounds, segments: of the listing.
+        programs: that the rows are dealt out to.
+        order: ``int64[pages, PAGE]``.
+        bias: ``float32[pages, PAGE]``, added to the scaled scores; None where all are 0.
+        query_order: ``int64[T]``, ascending. A single query is taken to see all that is listed.
+    """
+
+    rows: torch.Tensor
+    bounds: torch.Tensor
+    segments: torch.Tensor
+    programs: int
+    order: torch.Tensor
+    bias: torch.Tensor | None
+    query_order: torch.Tensor
+
+    @property
+    def room(self) -> int:
+        """Rows of a program."""
+        return (self.rows.shape[0] - 1) // self.programs
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a launch is cut.
+
+    Attributes:
+        queries: lines, a query and a head each, that a program takes: a power of two, 16 or more.
+        warps: of a program.
+        stages: tiles of keys and values on their way at once.
+    """
+
+    queries: int
+    warps: int
+    stages: int
+
+
+def tiling(count: int, group: int, element: int) -> Tiling:
+    """How ``count`` queries of ``group`` heads a key head are cut.
+
+    Args:
+        count: new tokens.
+        group: query heads a key head.
+        element: bytes of a number.
+    """
+    lines = count * group
+    if element == 4:
+        return Tiling(16 if lines <= 16 else 32, 4, 1)
+    if lines <= 16:
+        return Tiling(16, 4, 3)
+    return Tiling(32 if lines <= 32 else 64, 4, 2)
+
+
+def programs(
+    count: int, group: int, heads: int, element: int, processors: int, tables: int = 1
+) -> int:
+    """Programs to share a listing, so that the card is full whatever is alive.
+
+    Args:
+        count, group, element: as for :func:`tiling`.
+        heads: key heads times streams.
+        processors: multiprocessors of the card.
+        tables: shifts of position.
+    """
+    tiles = -(-count * group // tiling(count, group, element).queries) * heads
+    shares = max(1, 2 * processors // tiles)
+    return shares if shares == 1 else max(shares, tables)
+
+
+def attend_pages(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    pages: PageList,
+    scale: float,
+    *,
+    sums: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Each query over the listed cells of ``order <= its own``; exactly 0 where it sees none.
+
+    Args:
+        queries: ``[tables, streams, T, q_heads, head_dim]``, rotated once for each table of shifts.
+        keys, values: a layer of the arena, ``[streams, pages, kv_heads, PAGE, head_dim]``; query
+            head ``h`` reads key head ``h // (q_heads // kv_heads)``.
+        pages: what is alive.
+        scale: factor on the dot products.
+        sums: ``float32[streams, T, q_heads]``, takes each query's log-sum-exp to base 2.
+
+    Returns:
+        ``[streams, T, q_heads, head_dim]`` in the queries' dtype.
+    """
+    tables, streams, count, q_heads, head_dim = queries.shape
+    kv_heads = keys.shape[2]
+    group = q_heads // kv_heads
+    cut = tiling(count, group, queries.element_size())
+    shared = pages.programs > 1
+    out = torch.empty_like(queries[0])
+    found, found_sums = out, sums
+    if shared:
+        shape = (pages.programs, streams, count, q_heads)
+        found = torch.empty(*shape, head_dim, dtype=torch.float32, device=out.device)
+        found_sums = torch.empty(shape, dtype=torch.float32, device=out.device)
+    _attend[(triton.cdiv(count * group, cut.queries), pages.programs, kv_heads * streams)](
+        queries,
+        keys,
+        values,
+        pages.rows,
+        pages.bounds,
+        pages.segments,
+        pages.order,
+        pages.bias,
+        pages.query_order,
+        found,
+        found_sums,
+        scale * _LOG2E,
+        count,
+        streams,
+        tables,
+        pages.room,
+        keys.stride(0),
+        kv_heads=kv_heads,
+        group=group,
+        head_dim=head_dim,
+        padded=max(16, triton.next_power_of_2(head_dim)),
+        block=cut.queries,
+        shared=shared,
+        checked=count > 1,
+        far=keys.stride(0) >= 1 << 31,
+        exact=INTERPRETED or queries.dtype is torch.float32,
+        prompt=early(queries.device),
+        num_warps=cut.warps,
+        num_stages=cut.stages,
+        **early_launch(queries.device),
+    )
+    if shared:
+        lines = streams * count * q_heads
+        _merge[(lines, triton.cdiv(head_dim, _PART))](
+            found,
+            found_sums,
+            out,
+            sums,
+            lines,
+            pages.programs,
+            padded_shares=triton.next_power_of_2(pages.programs),
+            head_dim=head_dim,
+            part=_PART,
+            prompt=early(queries.device),
+            num_warps=4,
+            **early_launch(queries.device),
+        )
+    return out
+
+
+@triton.jit(do_not_specialize=["count", "streams", "tables", "room"])
+def _attend(
+    queries,
+    keys,
+    values,
+    rows,
+    bounds,
+    segments,
+    order,
+    bias,
+    query_order,
+    out,
+    sums,
+    scale,
+    count,
+    streams,
+    tables,
+    room,
+    stream_stride,
+    kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    head_dim: tl.constexpr,
+    padded: tl.constexpr,
+    block: tl.constexpr,
+    shared: tl.constexpr,
+    checked: tl.constexpr,
+    far: tl.constexpr,
+    exact: tl.constexpr,
+    prompt: tl.constexpr,
+):
+    # The last tile sees most: it starts first.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    share = tl.program_id(1)
+    head = tl.program_id(2) % kv_heads
+    stream = tl.program_id(2) // kv_heads
+    line = tile * block + tl.arange(0, block)
+    token = line // group
+    there = token < count
+    column = tl.arange(0, padded)
+    heads = kv_heads * group
+    place = (stream * count + token).to(tl.int64) * heads + head * group + line % group
+    keys += stream.to(tl.int64) * stream_stride + head * 64 * head_dim
+    values += stream.to(tl.int64) * stream_stride + head * 64 * head_dim
+    peak = tl.full([block], float("-inf"), tl.float32)
+    total = tl.zeros([block], tl.float32)
+    mixed = tl.zeros([block, padded], tl.float32)
+    mine = tl.zeros([block], tl.int64)
+    oldest = tl.min(mine, axis=0)
+    if checked:
+        mine = tl.load(query_order + token, mask=there, other=0)
+        oldest = tl.load(query_order + tile * block // group)
+    table_stride = (streams * count).to(tl.int64) * heads * head_dim
+    if shared:
+        peak, total, mixed = _read(
+            queries, keys, values, rows, bounds, segments, order, bias, share, share * room, place,
+            there, mine, oldest, table_stride, peak, total, mixed, scale,
+            kv_heads, head_dim, padded, True, checked, far, exact, prompt,
+        )  # fmt: skip
+    else:
+        for segment in range(tables):
+            peak, total, mixed = _read(
+                queries, keys, values, rows, bounds, segments, order, bias, segment, 0, place,
+                there, mine, oldest, table_stride, peak, total, mixed, scale,
+                kv_heads, head_dim, padded, False, checked, far, exact, prompt,
+            )  # fmt: skip
+    total = tl.where(total == 0.0, 1.0, total)
+    mixed = mixed / total[:, None]
+    if shared:
+        place += share.to(tl.int64) * streams * count * heads
+    used = there[:, None] if head_dim == padded else there[:, None] & (column < head_dim)[None, :]
+    target = out + place[:, None] * head_dim + column[None, :]
+    tl.store(target, mixed.to(out.dtype.element_ty), mask=used)
+    if sums is not None:
+        tl.store(sums + place, peak + tl.log2(total), mask=there)
+
+
+@triton.jit
+def _read(
+    queries,
+    keys,
+    values,
+    rows,
+    bounds,
+    segments,
+    order,
+    bias,
+    segment,
+    begin,
+    place,
+    there,
+    mine,
+    oldest,
+    table_stride,
+    peak,
+    total,
+    mixed,
+    scale,
+    kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    padded: tl.constexpr,
+    shared: tl.constexpr,
+    checked: tl.constexpr,
+    far: tl.constexpr,
+    exact: tl.constexpr,
+    prompt: tl.constexpr,
+):
+    """Take a segment, with the queries that are rotated for it, into the running softmax."""
+    column = tl.arange(0, padded)
+    if not shared:
+        begin = tl.load(segments + segment * 4)
+    whole = tl.load(segments + segment * 4 + 1)
+    end = tl.load(segments + segment * 4 + 2)
+    table = tl.load(segments + segment * 4 + 3)
+    # Scalars come a row ahead of the tiles that they say where to find.
+    pair = tl.load(rows + begin * 2)
+    words = tl.load(rows + begin * 2 + 1)
+    if prompt:
+        # The listing is older than the kernel before; queries, keys and values may be its work.
+        gdc_wait()
+        gdc_launch_dependents()
+    used = there[:, None] if head_dim == padded else there[:, None] & (column < head_dim)[None, :]
+    q = tl.load(
+        queries + table * table_stride + place[:, None] * head_dim + column[None, :],
+        mask=used,
+        other=0.0,
+    )
+    if exact:
+        q = q.to(tl.float32)
+    if checked:
+        # Bounds ascend: what this tile sees whole is a head of the rows, what it sees a longer one.
+        newest = tl.max(mine, axis=0)
+        seen = whole
+        for start in range(whole, end, 64):
+            row = start + tl.arange(0, 64)
+            low = tl.load(bounds + row * 2, mask=row < end, other=9223372036854775807)
+            high = tl.load(bounds + row * 2 + 1, mask=row < end, other=9223372036854775807)
+            whole += tl.sum((high <= oldest).to(tl.int32), axis=0)
+            seen += tl.sum((low <= newest).to(tl.int32), axis=0)
+    else:
+        whole = end
+    peak, total, mixed = _walk(
+        q, keys, values, rows, order, bias, mine, begin, whole, pair, words, peak, total, mixed,
+        scale, kv_heads, head_dim, padded, False, far, exact,
+    )  # fmt: skip
+    if checked:
+        pair = tl.load(rows + whole * 2)
+        words = tl.load(rows + whole * 2 + 1)
+        peak, total, mixed = _walk(
+            q, keys, values, rows, order, bias, mine, whole, seen, pair, words, peak, total, mixed,
+            scale, kv_heads, head_dim, padded, True, far, exact,
+        )  # fmt: skip
+    return peak, total, mixed
+
+
+@triton.jit
+def _walk(
+    q,
+    keys,
+    values,
+    rows,
+    order,
+    bias,
+    mine,
+    begin,
+    end,
+    pair,
+    words,
+    peak,
+    total,
+    mixed,
+    scale,
+    kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    padded: tl.constexpr,
+    checked: tl.constexpr,
+    far: tl.constexpr,
+    exact: tl.constexpr,
+):
+    """Take rows ``begin`` to ``end`` into the running softmax."""
+    cell = tl.arange(0, 64)
+    second = cell >= 32
+    lane = cell % 32
+    column = tl.arange(0, padded)
+    for row in range(begin, end):
+        first_sub = pair.to(tl.int32)
+        second_sub = (pair >> 32).to(tl.int32)
+        alive = ((words >> cell) & 1) != 0
+        if far:
+            first_at = (first_sub >> 1).to(tl.int64) * (kv_heads * 64 * head_dim)
+            second_at = (second_sub >> 1).to(tl.int64) * (kv_heads * 64 * head_dim)
+        else:
+            first_at = (first_sub >> 1) * (kv_heads * 64 * head_dim)
+            second_at = (second_sub >> 1) * (kv_heads * 64 * head_dim)
+        first_at += (first_sub & 1) * (32 * head_dim)
+        second_at += (second_sub & 1) * (32 * head_dim)
+        start = tl.where(second, second_at, first_at) + lane * head_dim
+        known = tl.where(second, second_sub, first_sub) * 32 + lane
+        pair = tl.load(rows + row * 2 + 2)
+        words = tl.load(rows + row * 2 + 3)
+        used = (
+            alive[None, :] if head_dim == padded else alive[None, :] & (column < head_dim)[:, None]
+        )
+        k = tl.load(keys + (start[None, :] + column[:, None]), mask=used, other=0.0)
+        if exact:
+            k = k.to(tl.float32)
+        scores = tl.dot(q, k, input_precision="ieee") * scale
+        if bias is not None:
+            scores += tl.load(bias + known, mask=alive, other=0.0)[None, :] * 1.4426950408889634
+        live = alive[None, :]
+        if checked:
+            age = tl.load(order + known, mask=alive, other=0)
+            live = live & (age[None, :] <= mine[:, None])
+        scores = tl.where(live, scores, float("-inf"))
+        top = tl.maximum(peak, tl.max(scores, axis=1))
+        # A query that has seen nothing yet peaks at -inf; any finite stand-in keeps its weights 0.
+        stand_in = tl.where(top == float("-inf"), 0.0, top) if checked else top
+        weights = tl.math.exp2(scores - stand_in[:, None])
+        shrink = tl.math.exp2(peak - stand_in)
+        total = total * shrink + tl.sum(weights, axis=1)
+        used = (
+            alive[:, None] if head_dim == padded else alive[:, None] & (column < head_dim)[None, :]
+        )
+        v = tl.load(values + (start[:, None] + column[None, :]), mask=used, other=0.0)
+        if exact:
+            v = v.to(tl.float32)
+        mixed = tl.dot(weights.to(v.dtype), v, acc=mixed * shrink[:, None], input_precision="ieee")
+        peak = top
+    return peak, total, mixed
+
+
+@triton.jit(do_not_specialize=["lines", "shares"])
+def _merge(
+    found,
+    found_sums,
+    out,
+    sums,
+    lines,
+    shares,
+    padded_shares: tl.constexpr,
+    head_dim: tl.constexpr,
+    part: tl.constexpr,
+    prompt: tl.constexpr,
+):
+    """A part of a line from those of the programs that had something to read."""
+    line = tl.program_id(0).to(tl.int64)
+    share = tl.arange(0, padded_shares)
+    column = tl.program_id(1) * part + tl.arange(0, part)
+    if prompt:
+        gdc_wait()
+        gdc_launch_dependents()
+    # A program that had nothing to read left zeros, and -inf for their sum.
+    each = tl.load(found_sums + share * lines + line, mask=share < shares, other=float("-inf"))
+    used = (share < shares)[:, None] & (column < head_dim)[None, :]
+    at = (share[:, None] * lines + line) * head_dim + column[None, :]
+    parts = tl.load(found + at, mask=used, other=0.0)
+    peak = tl.max(each, axis=0)
+    weights = tl.math.exp2(each - tl.where(peak == float("-inf"), 0.0, peak))
+    total = tl.sum(weights, axis=0)
+    total = tl.where(total == 0.0, 1.0, total)
+    mixed = tl.sum(parts * weights[:, None], axis=0) / total
+    tl.store(out + line * head_dim + column, mixed.to(out.dtype.element_ty), mask=column < head_dim)
+    if sums is not None:
+        tl.store(sums + line, peak + tl.log2(total))

@@ -1,0 +1,116 @@
+"""Root mean square normalisation of a row a program, alone or with the residual sum before it."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from omni_cuda.kernels.launching import early, early_launch
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Normalise the last axis in float32, round, and multiply by the weight.
+
+    Args:
+        x: ``[..., hidden]``.
+        weight: ``[hidden]`` in the same dtype.
+        eps: added to the mean square.
+        out: like ``x``, contiguous; takes the result if given.
+    """
+    x = x.contiguous()
+    out = torch.empty_like(x) if out is None else out
+    hidden, rows, width, warps = _cut(x)
+    if rows:
+        _rms_norm[(rows,)](
+            x,
+            weight,
+            out,
+            eps,
+            hidden=hidden,
+            width=width,
+            prompt=early(x.device),
+            num_warps=warps,
+            **early_launch(x.device),
+        )
+    return out
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """Add ``x`` to ``residual`` in place, rounded to their dtype, and return that sum's norm.
+
+    Args:
+        x, residual: ``[..., hidden]``; the residual is contiguous.
+        weight: ``[hidden]`` in the same dtype.
+        eps: added to the mean square.
+    """
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    hidden, rows, width, warps = _cut(x)
+    if rows:
+        _add_rms_norm[(rows,)](
+            x,
+            residual,
+            weight,
+            out,
+            eps,
+            hidden=hidden,
+            width=width,
+            prompt=early(x.device),
+            num_warps=warps,
+            **early_launch(x.device),
+        )
+    return out
+
+
+def _cut(x: torch.Tensor) -> tuple[int, int, int, int]:
+    """Length of a row, rows, the row padded to a power of two, and warps for it."""
+    hidden = x.shape[-1]
+    width = triton.next_power_of_2(hidden)
+    return hidden, x.numel() // hidden, width, min(max(width // 512, 1), 16)
+
+
+@triton.jit
+def _rms_norm(x, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, prompt: tl.constexpr):
+    lane = tl.arange(0, width)
+    mask = lane < hidden
+    start = tl.program_id(0).to(tl.int64) * hidden
+    # Weights are there from the first: they need not wait for the kernel before.
+    scale = tl.load(weight + lane, mask=mask, other=0.0)
+    if prompt:
+        gdc_wait()
+        gdc_launch_dependents()
+    row = tl.load(x + start + lane, mask=mask, other=0.0)
+    tl.store(out + start + lane, _normed(row, scale, eps, hidden), mask=mask)
+
+
+@triton.jit
+def _add_rms_norm(
+    x, residual, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, prompt: tl.constexpr
+):
+    lane = tl.arange(0, width)
+    mask = lane < hidden
+    start = tl.program_id(0).to(tl.int64) * hidden
+    # Weights are there from the first: they need not wait for the kernel before.
+    scale = tl.load(weight + lane, mask=mask, other=0.0)
+    if prompt:
+        gdc_wait()
+        gdc_launch_dependents()
+    added = tl.load(x + start + lane, mask=mask, other=0.0).to(tl.float32)
+    row = tl.load(residual + start + lane, mask=mask, other=0.0)
+    row = (row.to(tl.float32) + added).to(row.dtype)
+    tl.store(residual + start + lane, row, mask=mask)
+    tl.store(out + start + lane, _normed(row, scale, eps, hidden), mask=mask)
+
+
+@triton.jit
+def _normed(row, scale, eps, hidden: tl.constexpr):
+    wide = row.to(tl.float32)
+    wide *= tl.rsqrt(tl.sum(wide * wide, 0) / hidden + eps)
+    # The norm is rounded before the weight is applied, as the module that this stands for does.
+    return (scale.to(tl.float32) * wide.to(row.dtype).to(tl.float32)).to(row.dtype)

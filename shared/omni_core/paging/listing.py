@@ -1,0 +1,145 @@
+"""The live subblocks of a layer group as a kernel walks them: rows of two, dealt out to programs.
+
+A row names any two live subblocks whose keys are read by one rotation of the queries, so a tile of
+a page's size is full of live cells wherever they lie, and a dead subblock costs nothing. Rows that
+a query may see in part, those of the step's own tokens, come last and carry their range of orders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from omni_core.backend import PAGE, SUBBLOCK
+from omni_core.paging.mirror import ListedPages, unpack_occupancy
+from omni_core.units import Int32, Int64
+
+_HALVES = PAGE // SUBBLOCK
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Rows of subblocks, and the segments of them that programs read.
+
+    Attributes:
+        rows: ``int64[programs * room, 2]``: two subblocks, ``page * 2 + half``, the first in the
+            low half of the number, and their occupancy words likewise. An odd one stands beside
+            itself with nothing alive. Those of program ``i`` begin at ``i * room``.
+        bounds: ``int64[programs * room, 2]``: the smallest order in the row, and the largest in it
+            and the rows before it of its table; ascending. 0 of rows that every query sees whole.
+        segments: ``int32[n, 4]``: first row, first row that may be seen in part, end, and the table
+            that its queries are rotated by. Where one program reads all, one for each table; else
+            one for each program, which is empty once all rows are dealt out.
+        shifts: ``int32[m]``: the shift of position of each table.
+    """
+
+    rows: Int64
+    bounds: Int64
+    segments: Int32
+    shifts: Int32
+
+
+def list_subblocks(live: ListedPages, programs: int, room: int | None = None) -> Listing:
+    """Rows of what is alive, dealt out evenly.
+
+    Args:
+        live: the pages.
+        programs: that share the rows: one, or at least as many as there are shifts.
+        room: rows that each program has space for; what it takes if left out.
+
+    Raises:
+        ValueError: more shifts than programs, or too little room.
+    """
+    page, half = np.divmod(np.flatnonzero(live.occupancy.reshape(-1)), _HALVES)
+    shifts, table = np.unique(live.shift, return_inverse=True)
+    checked = live.checked[page]
+    first, last = _ranges(live)
+    rank = np.lexsort((first[page, half], checked, table[page]))
+    page, half, checked = page[rank], half[rank], checked[rank]
+    kind = table[page] * 2 + checked
+    # A subblock's place in its kind says whether it is the first or the second of a row.
+    sizes = np.bincount(kind, minlength=2 * max(1, shifts.size))
+    place = np.arange(kind.size) - (np.cumsum(sizes) - sizes)[kind]
+    starts = np.concatenate([[0], np.cumsum((sizes + 1) // 2)])
+    at = starts[kind] + place // 2
+    second = place % 2 == 1
+    pairs = np.zeros((int(starts[-1]), 2, 2), np.uint32)
+    pairs[at[~second], 0] = (live.pages[page] * _HALVES + half)[~second, None]
+    pairs[at[second], 0, 1] = (live.pages[page] * _HALVES + half)[second]
+    pairs[at, 1, second.astype(np.int64)] = live.occupancy[page, half]
+    bounds = np.zeros((pairs.shape[0], 2), np.int64)
+    opening = checked & ~second
+    bounds[at[opening], 0] = first[page, half][opening]
+    np.maximum.at(bounds[:, 1], at[checked], last[page, half][checked])
+    tables = starts[[*range(0, starts.size - 1, 2), -1]]
+    middles = starts[1::2]
+    for middle, end in zip(middles, tables[1:], strict=True):
+        np.maximum.accumulate(bounds[middle:end, 1], out=bounds[middle:end, 1])
+    rows = pairs.view(np.int64).reshape(-1, 2)
+    segments, places, room = _dealt(tables, middles, programs, room)
+    dealt = np.zeros((2, programs * room, 2), np.int64)
+    dealt[:, places] = rows, bounds
+    return Listing(dealt[0], dealt[1], segments, shifts.astype(np.int32))
+
+
+def most_rows(pages: int, tables: int) -> int:
+    """Rows that a listing of so many pages and shifts can have."""
+    return pages + 2 * tables
+
+
+def most_room(rows: int, tables: int, programs: int) -> int:
+    """Rows, of so many, that one of the programs may have to take."""
+    return rows if programs <= tables else -(-rows // (programs - tables))
+
+
+def _ranges(live: ListedPages) -> tuple[Int64, Int64]:
+    """Smallest and largest live order of each subblock ``int64[n, 2]``; 0 where unchecked."""
+    first = np.zeros((live.pages.size, _HALVES), np.int64)
+    last = np.zeros_like(first)
+    alive = unpack_occupancy(live.occupancy[live.checked]).reshape(-1, _HALVES, SUBBLOCK)
+    order = live.order.reshape(-1, _HALVES, SUBBLOCK)
+    limits = np.iinfo(np.int64)
+    first[live.checked] = np.where(alive, order, limits.max).min(axis=2)
+    last[live.checked] = np.where(alive, order, limits.min).max(axis=2)
+    return first, last
+
+
+def _dealt(
+    tables: Int64, middles: Int64, programs: int, room: int | None
+) -> tuple[Int32, Int64, int]:
+    """Segments, where each row goes, and each program's room.
+
+    Rows of table ``t`` are ``tables[t]`` to ``tables[t + 1]``, seen in part from ``middles[t]`` on.
+    """
+    rows, sizes = int(tables[-1]), np.diff(tables)
+    if programs == 1:
+        cuts, owner = tables, np.zeros(sizes.size, np.int64)
+        pieces = np.ones_like(sizes)
+    else:
+        if np.count_nonzero(sizes) > programs:
+            raise ValueError(f"{programs} programs for {sizes.size} shifts of position")
+        each = max(1, -(-rows // programs))
+        while int((-(-sizes // each)).sum()) > programs:
+            each += 1
+        pieces = -(-sizes // each)
+        ends = [
+            start + np.arange(1, count + 1) * size // max(count, 1)
+            for start, count, size in zip(tables, pieces, sizes, strict=False)
+        ]
+        cuts = np.concatenate([[0], *ends])
+        owner = np.arange(cuts.size - 1)
+    lengths = np.diff(cuts)
+    taken = int(np.bincount(owner, lengths).max(initial=0))
+    if room is None:
+        room = taken
+    if taken > room:
+        raise ValueError(f"{taken} rows for a program that has room for {room}")
+    # One program reads its tables one after another.
+    begins = owner * room if programs > 1 else cuts[:-1]
+    table = np.repeat(np.arange(sizes.size), pieces)
+    whole = np.clip(middles[table] - cuts[:-1], 0, lengths)
+    segments = np.zeros((max(programs, sizes.size), 4), np.int32)
+    segments[: lengths.size] = np.stack([begins, begins + whole, begins + lengths, table], axis=1)
+    places = np.repeat(begins - cuts[:-1], lengths) + np.arange(rows)
+    return segments, places, room
