@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -155,7 +156,7 @@ class _Run:
         self._questions: Questions | None = None
         self._watches: Watches | None = None
         self._muted = self._blind = self._ended = False
-        self._early: list[str] = []
+        self._typed: deque[str] = deque()
         self._first: float | None = None
 
     def follow(self, session: Session) -> None:
@@ -172,8 +173,7 @@ class _Run:
         self._questions = Questions(options.asks, talk, self.output)
         if options.watches:
             self._watches = Watches(options.watches, asking, self.output.event, self._asked)
-        for text in self._early:
-            self.type(text)
+        self._take_typed()
         for ask in options.asks:
             self._framer.cut(ask.time)
         if self._ended:
@@ -228,11 +228,9 @@ class _Run:
             self._questions.hold()
 
     def type(self, text: str) -> None:
-        """Take a typed line; on the keyboard's thread."""
-        if self._talk is None:
-            self._early.append(text)
-        else:
-            self._talk.type(text, self.capture.now())
+        """Take a typed line, even before there is a session; on the keyboard's thread."""
+        self._typed.append(text)
+        self._take_typed()
 
     def mute(self) -> None:
         """Turn the microphone off, or on again."""
@@ -245,6 +243,14 @@ class _Run:
         """Turn the camera off, or on again."""
         self._blind = not self._blind
         self.capture.blind(self._blind)
+
+    def _take_typed(self) -> None:
+        while self._talk is not None:
+            try:
+                text = self._typed.popleft()
+            except IndexError:
+                return
+            self._talk.type(text, self.capture.now())
 
     def _listening(self, voice: Any) -> Any:
         if self.capture.view().microphone_state == "none":

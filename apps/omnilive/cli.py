@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from omnilive.options import ModelOptions
 
@@ -204,6 +205,12 @@ def _eval_streamworld(arguments: argparse.Namespace) -> int:
     return DONE if run(options) else FAILED
 
 
+def _bench(arguments: argparse.Namespace) -> NoReturn:
+    from omnilive.bench import run
+
+    run(arguments.what, arguments.options)
+
+
 def _devices(arguments: argparse.Namespace) -> int:
     from omnilive.devices import run
 
@@ -227,6 +234,7 @@ _COMMANDS = {
     "replay": _replay,
     "calibrate retention": _calibrate_retention,
     "eval streamworld": _eval_streamworld,
+    "bench": _bench,
     "devices": _devices,
     "doctor": _doctor,
 }

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import av
-
 from omni_core.errors import MediaError
 from omnilive import decoding
+from omnilive.codecs import av
 from omnilive.media import Media, silence
 
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import numpy.typing as npt
-from av.stream import Disposition
 
 from omni_core.errors import MediaError
 from omni_core.frontend.base import SAMPLE_RATE
 from omni_core.frontend.framing import LONGEST_JUMP
+from omnilive.codecs import av
 from omnilive.media import Picture, Sound, silence
 
 # Containers round timestamps, some to 1 ms; below this, sound is taken as unbroken.
@@ -43,7 +42,7 @@ def open_container(path: Path) -> Any:
 def usable_stream(container: Any, kind: str) -> Any:
     """The first ``video`` or ``audio`` stream to decode, cover pictures left out, or None."""
     for stream in getattr(container.streams, kind):
-        cover = bool(stream.disposition & Disposition.attached_pic)
+        cover = bool(stream.disposition & av.stream.Disposition.attached_pic)
         # A stream that this FFmpeg has no decoder for has no codec context.
         if stream.codec_context is not None and not cover:
             return stream

@@ -67,7 +67,8 @@ def _findings(backend: str) -> Iterator[Finding]:
             for one in found
         ]
     yield from found
-    yield from _devices()
+    yield _guarded("cameras", _cameras)
+    yield _guarded("microphones", _microphones)
     yield _guarded("turn taking", _speech)
     yield _guarded("voice", _voice)
     yield _terminal()
@@ -162,15 +163,11 @@ def _senses(model: Model) -> str | None:
     return None
 
 
-def _devices() -> Iterator[Finding]:
-    from omnilive.capture.clock import SystemClock
-    from omnilive.capture.listing import cameras, microphones
+def _cameras() -> Finding:
+    from omnilive.capture.listing import cameras
+    from omnilive.capture.permissions import mend
 
-    yield _guarded("cameras", lambda: _cameras(list(cameras())))
-    yield _guarded("microphones", lambda: _microphones(list(microphones(SystemClock()))))
-
-
-def _cameras(found: list) -> Finding:
+    found = list(cameras())
     works = [entry for entry in found if entry.problem is None]
     if not found:
         return Finding("cameras", "none", "none found", "plug one in, or use --source CLIP")
@@ -180,12 +177,16 @@ def _cameras(found: list) -> Finding:
     )
     if works:
         return Finding("cameras", "ok", told)
-    return Finding("cameras", "FAIL", told, _permission("camera"))
+    return Finding("cameras", "FAIL", told, mend("camera"))
 
 
-def _microphones(found: list) -> Finding:
+def _microphones() -> Finding:
+    from omnilive.capture.clock import SystemClock
+    from omnilive.capture.listing import microphones
+    from omnilive.capture.permissions import mend, unmute
     from omnilive.capture.soundservers import NONE, no_microphones
 
+    found = list(microphones(SystemClock()))
     works = [entry for entry in found if entry.problem is None]
     if not found:
         # What a server that does not answer would have is not known.
@@ -196,18 +197,10 @@ def _microphones(found: list) -> Finding:
         f"{e.index} {e.name} " + (e.problem or f"{e.rate} Hz, {e.level_db:.0f} dB") for e in found
     )
     if not works:
-        return Finding("microphones", "FAIL", told, _permission("microphone"))
+        return Finding("microphones", "FAIL", told, mend("microphone"))
     if all(entry.level_db <= -90 for entry in works):
-        return Finding("microphones", "warn", f"{told}: silence", _permission("microphone"))
+        return Finding("microphones", "warn", f"{told}: silence", unmute())
     return Finding("microphones", "ok", told)
-
-
-def _permission(device: str) -> str:
-    if sys.platform == "darwin":
-        pane = f"System Settings > Privacy & Security > {device.capitalize()}"
-        return f"allow the terminal in {pane}, and start the terminal anew"
-    group = "video" if device == "camera" else "audio"
-    return f"see that no other program holds it, and that you are in the group {group} (`id`)"
 
 
 def _speech() -> Finding:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from omni_core.budget import machine_bytes
 from omni_core.errors import OmniError
 from omni_core.retention import Policy
 from omnilive.evaluation import claims, exam, record, scenes, tables
@@ -16,7 +17,7 @@ from omnilive.evaluation import settings as compared
 from omnilive.evaluation.claims import Claim, Floor
 from omnilive.evaluation.rows import Row, row
 from omnilive.evaluation.running import measure
-from omnilive.evaluation.size import choose_model, choose_size
+from omnilive.evaluation.size import check_room, choose_model, choose_size
 from omnilive.evaluation.world import check_model, extent
 from omnilive.files import check_target, write
 from omnilive.models import EMBEDDED, UNTRAINED, Prepared, prepare
@@ -37,6 +38,7 @@ def run(options: EvalOptions) -> bool:
     _check_files(options)
     model_options = choose_model(options.model)
     size = choose_size(options, model_options.backend)
+    check_room(size, options.seeds, machine_bytes())
     prepared = prepare(**asdict(model_options))
     rules = _policies(options, size.retention, prepared.checkpoint.path)
     check_model(prepared)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from omni_core.calibration import COVER
 from omni_core.mass_profile import RECENT
 from omnilive import reading
+from omnilive.bench import add_bench
 from omnilive.grammar_eval import add_eval
 from omnilive.grammar_parts import (
     Noted,
@@ -44,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_calibrate(commands)
     add_eval(commands)
+    add_bench(commands)
     add_devices(commands)
     add_doctor(commands)
     return top

@@ -87,7 +87,7 @@ def add_model(command: argparse.ArgumentParser, recorded: bool = False) -> None:
         action=Noted,
         choices=WEIGHTS,
         default=None if recorded else "auto",
-        help="number format or bits of the weights (default: "
+        help="number format of the weights, or bits of the text layers' (default: "
         + ("as recorded)" if recorded else "f32 on a CPU, else bf16)"),
     )
 

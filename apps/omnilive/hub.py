@@ -49,14 +49,19 @@ def fetch(model: str) -> Path:
 
 
 def _snapshot(model: str, revision: str | None, files: list[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
+    except ImportError as error:
+        raise CheckpointError(
+            f"{model}: no such folder here, and the hub needs huggingface_hub, which cannot be "
+            f"loaded: {error}; pip install -e . in the checkout, or give a checkpoint folder"
+        ) from None
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except GatedRepoError:

@@ -18,6 +18,7 @@ from omnilive.capture.soundservers import NONE, Absence
 from omnilive.clip import Clip, probe
 from omnilive.explanation import drawn_pages, explained
 from omnilive.files import check_target
+from omnilive.hangups import noticed
 from omnilive.interrupts import gently
 from omnilive.keeping import Kept, recorded, traced
 from omnilive.models import UNTRAINED, folder, prepare
@@ -44,6 +45,11 @@ def run(options: LiveOptions) -> int:
         UsageError: a question past the clip's end.
         OmniError: what a part says.
     """
+    with noticed():
+        return _run(options)
+
+
+def _run(options: LiveOptions) -> int:
     output = open_output(options.jsonl)
     options, saved = continued(options)
     source: Clip | Devices | None = choose_devices(options)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from omni_core import Session
 from omni_core.errors import MediaError
 from omnilive.clip import Clip
+from omnilive.conversation import Answering
 from omnilive.options import Ask, LiveOptions, UsageError
 from omnilive.output import Output
 
@@ -19,7 +19,7 @@ _ROUNDING = 0.1
 class Questions:
     """The questions of a run that are still to be put, by time."""
 
-    def __init__(self, asks: Sequence[Ask], session: Session, output: Output) -> None:
+    def __init__(self, asks: Sequence[Ask], session: Answering, output: Output) -> None:
         self._asks, self._session, self._output = list(asks), session, output
         self._stopped = False
         self._known = self._right = 0

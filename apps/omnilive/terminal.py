@@ -8,6 +8,7 @@ import re
 import signal
 import stat
 import sys
+import threading
 from typing import TextIO
 
 from omni_core.errors import OmniError
@@ -101,12 +102,15 @@ def abandon(stream: TextIO | None = None) -> None:
 def hang_up() -> bool:
     """End as SIGHUP would, which may come late or never: the terminal is gone.
 
-    False where nobody handles it.
+    False where nobody handles it. May be called from any thread.
     """
-    number = getattr(signal, "SIGHUP", None)
-    if number is None or signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL):
+    number, main = getattr(signal, "SIGHUP", None), threading.main_thread().ident
+    if number is None or main is None:
         return False
-    signal.raise_signal(number)
+    if signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL):
+        return False
+    # Handlers run there; it may be waiting for something.
+    signal.pthread_kill(main, number)
     return True
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from typing import Any
 
 from omni_core.checkpoints import read_json
 from omni_core.errors import CheckpointError
@@ -23,7 +22,8 @@ class FileTokenizer:
     byte-level BPE, with the added tokens of ``tokenizer_config.json``.
 
     Raises:
-        CheckpointError: no tokenizer files, or files that cannot be read.
+        CheckpointError: no tokenizer files, or files that cannot be read; or no library to read
+            them with.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -38,7 +38,14 @@ class FileTokenizer:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _read(folder: Path) -> Tokenizer:
+def _read(folder: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer
+    except (ImportError, OSError) as error:
+        raise CheckpointError(
+            "reading text needs the tokenizers package, which cannot be loaded: "
+            f"{' '.join(str(error).split())}; pip install -e . in the checkout"
+        ) from None
     whole = folder / "tokenizer.json"
     vocab, merges = folder / "vocab.json", folder / "merges.txt"
     if whole.exists():
@@ -56,7 +63,17 @@ def _read(folder: Path) -> Tokenizer:
     )
 
 
-def _byte_level(vocab: Path, merges: Path, config: Path) -> Tokenizer:
+def _byte_level(vocab: Path, merges: Path, config: Path) -> Any:
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+    )
+
     try:
         tokenizer = Tokenizer(models.BPE.from_file(str(vocab), str(merges)))
     except Exception as error:  # the library raises bare Exception

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from omni_cuda.kernels.launching import INTERPRETED, early, early_launch
+from omni_cuda.kernels.launching import INTERPRETED, early, early_launch, roomy
 
 _LOG2E = 1.4426950408889634
 _PART = 64
@@ -64,20 +64,21 @@ class Tiling:
     stages: int
 
 
-def tiling(count: int, group: int, element: int) -> Tiling:
+def tiling(count: int, group: int, element: int, roomy: bool = False) -> Tiling:
     """How ``count`` queries of ``group`` heads a key head are cut.
 
     Args:
         count: new tokens.
         group: query heads a key head.
         element: bytes of a number.
+        roomy: whether a block has more than 99 KB of shared memory.
     """
     lines = count * group
     if element == 4:
         return Tiling(16 if lines <= 16 else 32, 4, 1)
-    if lines <= 16:
-        return Tiling(16, 4, 3)
-    return Tiling(32 if lines <= 32 else 64, 4, 2)
+    if lines <= 32:
+        return Tiling(16 if lines <= 16 else 32, 4, 3)
+    return Tiling(64, 4, 3 if roomy else 2)
 
 
 def programs(
@@ -121,7 +122,7 @@ def attend_pages(
     tables, streams, count, q_heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     group = q_heads // kv_heads
-    cut = tiling(count, group, queries.element_size())
+    cut = tiling(count, group, queries.element_size(), roomy(queries.device))
     shared = pages.programs > 1
     out = torch.empty_like(queries[0])
     found, found_sums = out, sums
@@ -129,7 +130,7 @@ def attend_pages(
         shape = (pages.programs, streams, count, q_heads)
         found = torch.empty(*shape, head_dim, dtype=torch.float32, device=out.device)
         found_sums = torch.empty(shape, dtype=torch.float32, device=out.device)
-    _attend[(triton.cdiv(count * group, cut.queries), pages.programs, kv_heads * streams)](
+    _attend[(triton.cdiv(count * group, cut.queries), kv_heads * streams, pages.programs)](
         queries,
         keys,
         values,
@@ -212,9 +213,10 @@ def _attend(
 ):
     # The last tile sees most: it starts first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    share = tl.program_id(1)
-    head = tl.program_id(2) % kv_heads
-    stream = tl.program_id(2) // kv_heads
+    # Programs without rows come last, so that those with rows spread over the card.
+    share = tl.program_id(2)
+    head = tl.program_id(1) % kv_heads
+    stream = tl.program_id(1) // kv_heads
     line = tile * block + tl.arange(0, block)
     token = line // group
     there = token < count
@@ -249,11 +251,13 @@ def _attend(
     mixed = mixed / total[:, None]
     if shared:
         place += share.to(tl.int64) * streams * count * heads
+        # What saw nothing has no part in the merge.
+        there = there & (peak > float("-inf"))
     used = there[:, None] if head_dim == padded else there[:, None] & (column < head_dim)[None, :]
     target = out + place[:, None] * head_dim + column[None, :]
     tl.store(target, mixed.to(out.dtype.element_ty), mask=used)
     if sums is not None:
-        tl.store(sums + place, peak + tl.log2(total), mask=there)
+        tl.store(sums + place, peak + tl.log2(total), mask=token < count)
 
 
 @triton.jit
@@ -430,7 +434,6 @@ def _merge(
     if prompt:
         gdc_wait()
         gdc_launch_dependents()
-    # A program that had nothing to read left zeros, and -inf for their sum.
     each = tl.load(found_sums + share * lines + line, mask=share < shares, other=float("-inf"))
     used = (share < shares)[:, None] & (column < head_dim)[None, :]
     at = (share[:, None] * lines + line) * head_dim + column[None, :]
@@ -439,6 +442,8 @@ def _merge(
     weights = tl.math.exp2(each - tl.where(peak == float("-inf"), 0.0, peak))
     total = tl.sum(weights, axis=0)
     total = tl.where(total == 0.0, 1.0, total)
+    # Where nothing was seen, nothing was written.
+    parts = tl.where(weights[:, None] > 0.0, parts, 0.0)
     mixed = tl.sum(parts * weights[:, None], axis=0) / total
     tl.store(out + line * head_dim + column, mixed.to(out.dtype.element_ty), mask=column < head_dim)
     if sums is not None:

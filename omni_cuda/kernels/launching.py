@@ -18,6 +18,15 @@ def early(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+@cache
+def roomy(device: torch.device) -> bool:
+    """Whether a block has more shared memory than the 99 KB of consumer cards."""
+    if device.type != "cuda":
+        return False
+    found = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return found > 160 * 1024
+
+
 def early_launch(device: torch.device) -> dict[str, Any]:
     """What a launch is told so that it does.
 

@@ -63,6 +63,23 @@ def test_a_microphone_that_fails_is_opened_anew(rig: Rig, kind: str, says: str) 
     assert rig.view.microphone_state == "on"
 
 
+def test_a_microphone_that_fails_and_then_stalls_holds_up_neither_units_nor_the_end(
+    rig: Rig,
+) -> None:
+    rig.start(sound={"faults": (Fault("raise", 2.5), *[Fault("stall", 1.0)] * 9)})
+    ended = 0.0
+    for unit in rig.stream():
+        assert unit.audio.size == RATE and len(unit.frames) == 1
+        if unit.stop == 15.0:
+            ended = rig.clock.now()
+            rig.capture.stop()
+    assert rig.clock.now() - ended < 2 and unit.stop == 15.0
+    assert all(stream.closed for stream in rig.sounddevice.opened)
+    assert all("\n" not in line for line in rig.warnings)
+    assert "has failed: Unanticipated host error" in rig.warnings[0]
+    assert any("gives nothing for 2 s" in line for line in rig.warnings[1:])
+
+
 def test_pauses_between_tries_grow_and_the_loss_is_told_once(rig: Rig) -> None:
     tries: list[float] = []
 
@@ -121,16 +138,26 @@ def test_samples_that_are_no_numbers(rig: Rig) -> None:
     assert rig.capture._microphone is not None and rig.capture._microphone.broken > RATE
 
 
-def test_a_microphone_that_gives_only_zeros_is_told_of_once(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("platform", "setting"),
+    [
+        ("darwin", "System Settings > Privacy & Security > Microphone"),
+        ("linux", "the system's sound settings"),
+    ],
+)
+def test_a_microphone_that_gives_only_zeros_is_told_of_once(
+    platform: str, setting: str, rig: Rig
+) -> None:
+    rig.monkeypatch.setattr("omnilive.capture.permissions.sys.platform", platform)
     rig.start(sound={"faults": (Fault("zeros", 2.0),)})
     states = {}
     for unit in rig.stream():
         states[unit.stop] = rig.capture.view().microphone_state
         if unit.stop == 20.0:
             break
-    assert rig.warnings == [
-        "microphone Fake microphone gives silence: is it muted, or is the permission missing?"
-    ]
+    (told,) = rig.warnings
+    assert told.startswith("microphone Fake microphone gives silence: unmute it")
+    assert setting in told
     assert states[6.0] == "on" and states[8.0] == "silent"
 
 

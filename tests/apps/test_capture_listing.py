@@ -254,7 +254,7 @@ def test_a_sound_server_that_gives_nothing_is_no_machine_without_microphones(
         stack.callback(getattr(server(servers, monkeypatch), "close", lambda: None))
         assert not devices.run()
         assert line in capsys.readouterr().err.splitlines()[1]
-        (found,) = [one for one in doctor._devices() if one.part == "microphones"]
+        found = doctor._microphones()
         assert found.state == state and line in f"{found.found}: {found.mend}"
         assert main(["live", "--camera", "none"]) == 1
         (told,) = capsys.readouterr().err.splitlines()

@@ -81,6 +81,56 @@ def test_a_clip_needs_one_backend_and_no_sound_library(
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("live",),
+        ("live", "--source", "clip.mp4"),
+        ("live", "--camera", "0", "--mic", "none"),
+        ("calibrate", "retention", "--source", "clip.mp4", "--out", "sinks.json"),
+        ("devices",),
+        ("doctor",),
+    ],
+)
+def test_without_pyav_one_line_says_what_to_install(words: tuple[str, ...]) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = omnilive(*words, blocked=("av", "mlx"))
+    says = "picture and sound need PyAV, which cannot be loaded: No module named 'av'; "
+    says += "pip install -e . in the checkout"
+    assert done.returncode == 1
+    if words != ("doctor",):
+        assert (done.stdout, done.stderr) == ("", f"omnilive: {says}\n")
+        return
+    found = done.stdout.splitlines()
+    assert [line for line in found if line.startswith("FAIL")] == [
+        f"FAIL  {part}: {says}" for part in ("backend cuda", "cameras", "microphones")
+    ]
+    # The rest is checked all the same.
+    assert any("voice: " in line for line in found) and done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "package"),
+    [
+        (("live", "--fast"), "tokenizers"),
+        (("doctor",), "tokenizers"),
+        (("live", "--model", "nobody/nothing"), "huggingface_hub"),
+    ],
+)
+def test_without_what_reads_a_checkpoint_one_line_says_what_to_install(
+    words: tuple[str, ...], package: str
+) -> None:
+    # Its name alone: transformers, which also needs them, is only looked for.
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = omnilive(*words, "--backend", "cuda", blocked=(package,))
+    told = done.stdout if words == ("doctor",) else done.stderr
+    (line,) = [line for line in told.splitlines() if "cannot be loaded" in line]
+    assert f"{package}, which" in line or f"{package} package, which" in line
+    assert line.startswith(("omnilive: ", "FAIL  backend cuda: "))
+    assert f"No module named '{package}'; pip install -e . in the checkout" in line
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["live", "--ask", "what is this?"], 'SECONDS: QUESTION, as in "12.5: what is on screen?"'),
@@ -146,7 +196,7 @@ def test_absurd_numbers_are_wrong_usage(
 
 @pytest.mark.parametrize(
     ("backend", "option", "value"),
-    [("mlx", "--device", "xx"), ("cuda", "--device", "xx"), ("cuda", "--weights", "4")],
+    [("mlx", "--device", "xx"), ("cuda", "--device", "xx")],
 )
 def test_what_a_backend_has_not_is_refused_first(backend: str, option: str, value: str) -> None:
     pytest.importorskip("mlx.core" if backend == "mlx" else "torch")
@@ -206,7 +256,7 @@ def test_names_are_the_cores() -> None:
 
 def test_each_command_is_listed_and_helps() -> None:
     assert list(subcommands()) == [
-        *("live", "replay", "calibrate retention", "eval streamworld", "devices", "doctor")
+        *("live", "replay", "calibrate retention", "eval streamworld", "bench", "devices", "doctor")
     ]
     for name, command in subcommands().items():
         assert name.split()[0] in parser().format_help()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omni_core.errors import BackendError, CheckpointError
+from omni_core.errors import BackendError, CheckpointError, OmniError
 from omni_core.retention import Fifo, NoSlide, OmniPick
 from omnilive import evaluate
-from omnilive.evaluation import claims, exam, sitting
+from omnilive.cli import main
+from omnilive.evaluation import claims, exam, scenes, sitting
 from omnilive.evaluation.claims import Claim, Floor
 from omnilive.evaluation.marks import Marks, highest
 from omnilive.evaluation.rows import row
 from omnilive.evaluation.settings import Extent, Setting
 from omnilive.evaluation.sitting import Sitting, sit
+from omnilive.evaluation.size import Size, check_room
 from omnilive.evaluation.world import check_model
 from omnilive.models import prepare
 from omnilive.options import EvalOptions, ModelOptions
@@ -141,3 +143,40 @@ def test_a_model_of_longer_units_is_refused() -> None:
     frontend: Any = SimpleNamespace(seconds=2.0, fps=1.0)
     with pytest.raises(CheckpointError, match="a unit is 2 s"):
         check_model(replace(prepared, frontend=frontend))
+
+
+@pytest.mark.parametrize("option", ["--units", "--streams", "--questions", "--seeds"])
+@pytest.mark.parametrize("quick", [[], ["--quick"]])
+def test_what_no_machine_can_hold_is_refused_at_once(
+    option: str,
+    quick: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("omnilive.evaluate.prepare", lambda **_: pytest.fail("looked for a model"))
+    assert main(["eval", "streamworld", *quick, option, "999999999"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "999999999" in err and "GB; lower --units" in err
+    assert [line for line in err.splitlines() if "MLX computes slowly" not in line] == [
+        err.splitlines()[-1]
+    ]
+
+
+def test_what_a_run_holds_is_counted_in_bytes() -> None:
+    size, seeds = Size(units=24, streams=4, questions=12, batch=1), 2
+    drawn = [exam.draw(seed, size.streams, size.units, size.questions) for seed in range(seeds)]
+    arrays = [
+        getattr(part, field.name)
+        for one in drawn
+        for part in (one, one.script, one.questions)
+        for field in fields(part)
+    ]
+    held = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    # Media of one batch, and of the next.
+    for at in range(2):
+        script = drawn[0].script.take(slice(at, at + 1))
+        for unit in scenes.stream(script, scenes.load(None, "test")):
+            held += unit.frames[0].nbytes + unit.audio.nbytes
+    check_room(size, seeds, held)
+    with pytest.raises(OmniError, match="2 x 4 streams of 24 units with 12 questions each take"):
+        check_room(size, seeds, round(held * 0.95))

@@ -115,6 +115,13 @@ def test_the_question_is_one_turn(detector: SpeechDetector) -> None:
     assert ended.decided == pytest.approx(0.5 + said + 0.6, abs=0.15)
 
 
+def test_silence_is_no_turn(detector: SpeechDetector) -> None:
+    hiss = np.random.default_rng(3).normal(0, 1e-3, 80_000).astype(np.float32)
+    for quiet in (np.zeros(80_000, np.float32), hiss):
+        turns = Turns()
+        assert turns.feed(detector.feed(quiet)) + turns.close(5.0) == []
+
+
 def test_broken_samples_are_silence_and_counted(detector: SpeechDetector) -> None:
     holed = sound()
     holed[100:110] = np.nan

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 move = pytest.importorskip("omni_cuda.kernels.move")
 
+pytestmark = pytest.mark.usefixtures("kernel_device")
+
 PAGES = 4
 BITS = {"float32": torch.int32, "float16": torch.int16, "bfloat16": torch.int16}
 

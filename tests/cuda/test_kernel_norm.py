@@ -11,6 +11,8 @@ backbone = pytest.importorskip("omni_cuda.backbone")
 norm = pytest.importorskip("omni_cuda.kernels.norm")
 gate = pytest.importorskip("omni_cuda.kernels.gate")
 
+pytestmark = pytest.mark.usefixtures("kernel_device")
+
 EPS = 1e-6
 # rows, length of a row
 NORMS = [

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 store = pytest.importorskip("omni_cuda.kernels.store")
 
+pytestmark = pytest.mark.usefixtures("kernel_device")
+
 LAYERS, PAGES = 3, 5
 
 

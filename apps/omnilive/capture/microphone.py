@@ -12,6 +12,7 @@ from omni_core.errors import MediaError
 from omni_core.frontend.base import SAMPLE_RATE
 from omnilive.capture.clock import Steps, Worker
 from omnilive.capture.line import SoundLine
+from omnilive.capture.permissions import unmute
 from omnilive.capture.reopening import Host, Reopener, one_line
 from omnilive.capture.resampling import Resampler, Samples
 from omnilive.capture.sounddevices import Input, find_input, look_again, sound_library
@@ -178,9 +179,7 @@ class Microphone:
         self._silent = self._zeros >= MUTE * opening.rate
         if self._silent and not self._told_silent:
             self._told_silent = True
-            self._host.warn(
-                f"microphone {self.name} gives silence: is it muted, or is the permission missing?"
-            )
+            self._host.warn(f"microphone {self.name} gives silence: {unmute()}")
 
 
 _Block = tuple[int, float, float, bool, Any]

@@ -26,7 +26,7 @@ class Resampler:
         self.broken = 0
         self._rate, self._filter = rate, None
         if rate != SAMPLE_RATE:
-            import av
+            from omnilive.codecs import av
 
             self._filter = av.AudioResampler("flt", "mono", SAMPLE_RATE)
 
@@ -35,7 +35,7 @@ class Resampler:
         mono = self._mono(block)
         if self._filter is None or not mono.size:
             return mono
-        import av
+        from omnilive.codecs import av
 
         frame = av.AudioFrame.from_ndarray(mono[None], "flt", "mono")
         frame.sample_rate = self._rate

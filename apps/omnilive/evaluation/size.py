@@ -5,10 +5,17 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass, replace
 
+from omni_core.errors import OmniError
+from omni_core.frontend.base import SAMPLE_RATE
 from omnilive import backends
 from omnilive.options import EvalOptions, ModelOptions
 from omnilive.terminal import say
+from streamworld import script, spec
 
+# Bytes of a unit's picture and sound, of what its script says, and of a question, ids included.
+_MEDIA = 3 * spec.FRAME**2 + 4 * SAMPLE_RATE
+_SCRIPT = 2 * (script.LOOKS + script.SHOTS + script.VOICES)
+_QUESTION = 128
 _GPU_BATCH, _CPU_BATCH = 32, 8
 
 
@@ -69,6 +76,26 @@ def choose_size(options: EvalOptions, backend: str) -> Size:
         tuple(dict.fromkeys(options.retention or size.retention)),
         options.budgets or size.budgets,
     )
+
+
+def check_room(size: Size, seeds: int, memory: int) -> None:
+    """Refuse what no machine of ``memory`` bytes can hold, whatever else the run takes.
+
+    Scripts and questions of all streams are held, and media of two batches: the next one is
+    rendered ahead.
+
+    Raises:
+        OmniError: it takes more.
+    """
+    streams = seeds * size.streams
+    each = size.units * _SCRIPT + size.questions * _QUESTION
+    needed = streams * each + min(streams, 2 * size.batch) * size.units * _MEDIA
+    if needed > memory:
+        raise OmniError(
+            f"{seeds} x {size.streams} streams of {size.units} units with {size.questions} "
+            f"questions each take at least {needed / 1e9:,.1f} GB, but this machine has "
+            f"{memory / 1e9:.1f} GB; lower --units, --streams, --questions or --seeds"
+        )
 
 
 def _slow(backend: str, device: str) -> bool:

@@ -1,0 +1,110 @@
+"""The whole stream loop on an NVIDIA card: how long units take, early and late, and why.
+
+``python benchmarks/stream_loop.py [--quick | --long]`` builds text backbones with random weights
+at the shapes of three models and streams units of 79, 700 and 2,300 tokens through them: with all
+kept, by transformers and by this loop, and under three policies that drop something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import FAILS, LACKS, ROOT, Report, table
+from benchmarks.stream_loop_size import LONG, NAMES, QUICK, Findings, Size
+
+PACKAGES = ("numpy", "torch", "triton", "transformers")
+
+
+def lacking() -> str | None:
+    """What this machine lacks, or None."""
+    for module, name in (("torch", "PyTorch"), ("triton", "Triton"), ("transformers",) * 2):
+        if find_spec(module) is None:
+            return f"{name} is not installed: pip install -e '.[cuda]' in the checkout"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no NVIDIA card answers"
+    major, minor = torch.cuda.get_device_capability()
+    return None if major >= 8 else f"compute capability 8.0 is needed, found {major}.{minor}"
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print the streams."""
+    head = ["model", "path, policy", "unit", "to", "unit ms", "words ms", "session s", "core %"]
+    lines = []
+    for row in rows:
+        if row["part"] == "stream":
+            spent = row["seconds"]
+            core = sum(spent[part] for part in ("retain", "plan", "move", "step"))
+            lines.append(
+                [
+                    row["model"],
+                    f"{row['path']}, {row['policy']}",
+                    f"{row['unit']}",
+                    f"{row['target'] // 1024}K",
+                    f"{row['last_listen_ms']:.2f}",
+                    "-" if row["last_speak_ms"] is None else f"{row['last_speak_ms']:.2f}",
+                    f"{row['session_s']:.2f}",
+                    f"{100 * core / row['session_s']:.2f}",
+                ]
+            )
+    print(table(head, lines))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, write, draw; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    much = parser.add_mutually_exclusive_group()
+    much.add_argument("--quick", action="store_true", help="under two minutes: one model, to 8K")
+    much.add_argument("--long", action="store_true", help="sessions to 64K alone")
+    parser.add_argument("--model", choices=NAMES, action="append", help="may be given again")
+    parser.add_argument("--out", type=Path, help="folder for the JSON file and the plots")
+    options = parser.parse_args(arguments)
+    missing = lacking()
+    if missing:
+        print(f"the stream loop is measured on an NVIDIA card: {missing}", file=sys.stderr)
+        return LACKS
+    size = QUICK if options.quick else LONG if options.long else Size()
+    if options.model:
+        size = replace(size, names=tuple(options.model))
+    from benchmarks.stream_loop_claims import claims
+    from benchmarks.stream_loop_plots import draw
+    from benchmarks.stream_loop_runs import measure
+
+    found = Findings(size.limit)
+    found.take("all", lambda: measure(size, found))
+    show(found.rows)
+    name = "stream-loop-long" if options.long else "stream-loop"
+    report = Report(name, found.rows, claims(found.rows, options.quick), options.quick, PACKAGES)
+    print(f"\nwrote {_named_after(report.write(options.out), found.rows)}")
+    kept = options.out or (report.folder(None) if options.quick else ROOT / "docs" / "figures")
+    if not options.long:
+        draw(found.rows, kept)
+    for failure in found.failed:
+        print(f"FAILED  {failure}")
+    return FAILS if found.failed else report.finish()
+
+
+def _named_after(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Put the card into the file and its name, once it is known: it is the machine here."""
+    cards = [row["name"] for row in rows if row["part"] == "device"]
+    if not cards:
+        return path
+    document = json.loads(path.read_text(encoding="utf-8")) | {"device": cards[0]}
+    slug = re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
+    named = path.with_name(f"{document['benchmark']}-{slug}.json")
+    path.unlink()
+    named.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return named
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What the stream loop is held to, read off its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.harness import Claim
+from benchmarks.stream_loop_stream import PARTS
+
+Row = dict[str, Any]
+HELD = "Qwen2.5-Omni-7B"
+"""The model whose figures are bounded; the others are told."""
+
+
+def claims(rows: Sequence[Row], quick: bool) -> list[Claim]:
+    """The claims that these rows can answer.
+
+    Args:
+        rows: of a run.
+        quick: whether the streams were short: their ratios have no bounds but 1.
+    """
+    return [
+        *_gates(rows),
+        *_units(rows, quick),
+        *_core(rows),
+        *_decode(rows, quick),
+        *_layouts(rows, quick),
+        *_memory(rows),
+    ]
+
+
+def find(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """The rows with these values."""
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def share_of_loop(row: Row, parts: Sequence[str]) -> float:
+    """What these parts take of a whole session, 0 to 1."""
+    seconds = row["seconds"]
+    return sum(seconds[part] for part in parts) / sum(seconds[part] for part in PARTS)
+
+
+def _gates(rows: Sequence[Row]) -> Iterable[Claim]:
+    for row in find(rows, part="gate"):
+        yield Claim(f"gate, {row['what']}: logits off", row["off"], row["tolerance"])
+
+
+def _units(rows: Sequence[Row], quick: bool) -> Iterable[Claim]:
+    """The latency of a unit of 700 tokens at the end of the stream."""
+    for kept in find(rows, part="stream", path="ours", policy="omnipick", unit=700):
+        if kept["target"] > 32_768 or not (quick or kept["model"] == HELD):
+            continue
+        same = {key: kept[key] for key in ("part", "model", "unit", "target")}
+        about = f"{kept['model']}, unit of 700 at {kept['target'] // 1024}K"
+        for path, listening, speaking in (("ours", 2.4, None), ("transformers", 4.0, 5.0)):
+            for other in find(rows, path=path, policy="no-slide", **same):
+                ratio = other["last_listen_ms"] / kept["last_listen_ms"]
+                bound = 1.0 if quick else listening
+                yield Claim(f"{about}: {path} no-slide over omnipick", ratio, bound, least=True)
+                if speaking is None:
+                    continue
+                ratio = _with_words(other) / _with_words(kept)
+                bound = 1.0 if quick else speaking
+                name = f"{about} and {kept['spoken']} words: {path} no-slide over omnipick"
+                yield Claim(name, ratio, bound, least=True)
+
+
+def _with_words(row: Row) -> float:
+    return float(row["last_listen_ms"] + row["last_speak_ms"])
+
+
+def _core(rows: Sequence[Row]) -> Iterable[Claim]:
+    for row in find(rows, part="stream", path="ours", policy="omnipick"):
+        share = share_of_loop(row, ("retain", "plan", "move"))
+        name = f"{row['model']}, units of {row['unit']}, {row['target'] // 1024}K"
+        yield Claim(f"{name}: retain, plan and move, % of the loop", 100 * share, 1.0)
+
+
+def _decode(rows: Sequence[Row], quick: bool) -> Iterable[Claim]:
+    for row in find(rows, part="decode step"):
+        if quick or row["model"] == HELD:
+            yield Claim(f"{row['model']}, decode step over its floor", row["ratio"], 1.4)
+
+
+def _layouts(rows: Sequence[Row], quick: bool) -> Iterable[Claim]:
+    """The page layout's attention, with its moves, beside the native one's walked span."""
+    for page in find(rows, part="layout", layout="page"):
+        same = {key: page[key] for key in ("part", "model", "policy", "unit", "budget")}
+        for native in find(rows, layout="native", **same):
+            about = f"{page['model']}, {page['policy']}, {page['budget']:,} cells, units of "
+            for phase in ("prefill", "decode"):
+                less = saved(page, native, phase)
+                name = f"{about}{page['unit']}: {phase} attention below native's, %"
+                # New units fill the native layout's holes: while they are read it has few.
+                bound = 22.5 if phase == "decode" and not quick else 0.0
+                yield Claim(name, 100 * less, bound, least=True)
+
+
+def saved(row: Row, native: Row, phase: str) -> float:
+    """By how much a layout's attention, moves counted in, is below a walked native span's.
+
+    Moves are shared out between prefill and decode by the time that each takes.
+    """
+    read, ours = "listed" if row["layout"] == "page" else "walked", row["ms"]
+    share = ours[f"{read} {phase}"] / (ours[f"{read} prefill"] + ours[f"{read} decode"])
+    taken = ours[f"{read} {phase}"] + share * row["move_ms"]
+    return float(1 - taken / native["ms"][f"walked {phase}"])
+
+
+def _memory(rows: Sequence[Row]) -> Iterable[Claim]:
+    for row in find(rows, part="memory"):
+        name = f"{row['model']}, {row['units']} units of varied lengths: reserved, last over early"
+        yield Claim(name, row["growth"], 1.0)
