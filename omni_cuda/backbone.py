@@ -44,9 +44,11 @@ class Attention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden, wide + 2 * narrow)
         self.o_proj = nn.Linear(wide, config.hidden, bias=False)
 
-    def forward(self, x: torch.Tensor, attend: Attend, arena: Arena, layer: int) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, attend: Attend, arena: Arena, layer: int, ops: Ops
+    ) -> torch.Tensor:
         """Attention output of new tokens ``x[streams, T, hidden]``; writes them to their cells."""
-        return self.o_proj(attend(self.qkv_proj(x), arena, layer))
+        return ops.linear(self.o_proj, attend(ops.linear(self.qkv_proj, x), arena, layer))
 
 
 class Mlp(nn.Module):
@@ -59,7 +61,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor, ops: Ops) -> torch.Tensor:
         """``[..., hidden]`` to ``[..., hidden]``."""
-        return self.down_proj(ops.silu_mul(self.gate_up_proj(x)))
+        return ops.linear(self.down_proj, ops.gated(self.gate_up_proj, x))
 
 
 class Layer(nn.Module):
@@ -108,7 +110,7 @@ class Backbone(nn.Module):
         norms = [layer.input_layernorm for layer in layers] + [self.model.norm]
         normed = ops.rms_norm(x, norms[0].weight, norms[0].eps)
         for index, layer in enumerate(layers):
-            update = layer.self_attn(normed, attends[index // depth], arena, index % depth)
+            update = layer.self_attn(normed, attends[index // depth], arena, index % depth, ops)
             norm = layer.post_attention_layernorm
             update = layer.mlp(ops.add_rms_norm(update, x, norm.weight, norm.eps), ops)
             if index + 1 < len(layers):
@@ -117,4 +119,4 @@ class Backbone(nn.Module):
             else:
                 x, update = x[:, rows], update[:, rows]
                 normed = ops.add_rms_norm(update, x, norms[-1].weight, norms[-1].eps)
-        return self.lm_head(normed).float()
+        return ops.linear(self.lm_head, normed).float()

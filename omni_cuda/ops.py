@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
+from torch import nn
 
 Tensor = torch.Tensor
 
@@ -19,12 +21,15 @@ class Ops:
             in float32, times the weight.
         add_rms_norm: ``(x, residual, weight, eps)``: adds ``x`` to the residual in place and gives
             the norm of the sum.
-        silu_mul: of ``[..., 2 * inner]`` the silu of the first half times the second.
+        linear: ``(layer, x)``: what the layer makes of ``x[..., inputs]``.
+        gated: ``(layer, x)``: of what it makes, ``[..., 2 * inner]``, the silu of the first half
+            times the second.
     """
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
-    silu_mul: Callable[[Tensor], Tensor]
+    linear: Callable[[nn.Module, Tensor], Tensor]
+    gated: Callable[[nn.Module, Tensor], Tensor]
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -37,17 +42,37 @@ def _add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Te
     return _rms_norm(residual.add_(x), weight, eps)
 
 
-def _silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.chunk(2, -1)
-    return torch.nn.functional.silu(gate) * up
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    found: Tensor = layer(x)
+    return found
 
 
-SPELLED_OUT = Ops(_rms_norm, _add_rms_norm, _silu_mul)
+def _gated(layer: nn.Module, x: Tensor) -> Tensor:
+    gate, up = layer(x).chunk(2, -1)
+    return nn.functional.silu(gate) * up
+
+
+SPELLED_OUT = Ops(_rms_norm, _add_rms_norm, _linear, _gated)
 
 
 def fused() -> Ops:
-    """The same as kernels."""
+    """The same as kernels; one row is multiplied by one of its own."""
     from omni_cuda.kernels.gate import silu_mul
+    from omni_cuda.kernels.gemv import multiply_row, multiply_row_gated
     from omni_cuda.kernels.norm import add_rms_norm, rms_norm
 
-    return Ops(rms_norm, add_rms_norm, silu_mul)
+    def linear(layer: nn.Module, x: Tensor) -> Tensor:
+        if _one_row(layer, x):
+            return multiply_row(x, layer.weight, layer.bias)
+        return _linear(layer, x)
+
+    def gated(layer: nn.Module, x: Tensor) -> Tensor:
+        if _one_row(layer, x) and layer.bias is None:
+            return multiply_row_gated(x, layer.weight)
+        return silu_mul(layer(x))
+
+    return Ops(rms_norm, add_rms_norm, linear, gated)
+
+
+def _one_row(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:
+    return type(layer) is nn.Linear and x.numel() == x.shape[-1]

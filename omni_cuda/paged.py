@@ -43,5 +43,7 @@ class Paged:
             return attend_pages(queries, keys, values, self.pages, scale).flatten(2)
         sums = torch.empty(shape[1:4], dtype=torch.float32, device=qkv.device)
         out = attend_pages(queries, keys, values, self.pages, scale, sums=sums)
+        # Padding pays no attention.
+        sums.masked_fill_((self.cells < 0)[None, :, None], float("-inf"))
         add_mass(queries, keys, self.pages, scale, sums, self.mass)
         return out.flatten(2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import torch
 
 from omni_core.backend import PAGE, ArenaLayout, MovePlan, RestorePlan, StepPlan
 from omni_core.model_config import TextConfig
-from omni_core.paging.listing import list_subblocks, most_room, most_rows
+from omni_core.paging.listing import Lister, most_room, most_rows
 from omni_core.paging.mirror import ListedPages, TableMirror
 from omni_core.units import Int32
 from omni_cuda.arena import Arena
@@ -137,6 +138,7 @@ class _Step:
         rows = most_rows(layout.pages, shape.tables)
         self._room = most_room(rows, shape.tables, self._programs)
         count, groups, listed = shape.tokens, layout.groups, self._programs * self._room
+        self._listers = [Lister(self._programs, self._room) for _ in range(groups)]
         self._staging = Staging(
             {
                 "positions": (np.int32, (3, count)),
@@ -175,7 +177,7 @@ class _Step:
         _pad(host["places"], plan.cells, self._steps._layout.pages * PAGE)
         host["logits"][:] = plan.logits
         for index, group in enumerate(live):
-            listing = list_subblocks(group, self._programs, self._room)
+            listing = self._listers[index].list(group)
             host["rows"][index, :-1] = listing.rows
             segments = host["segments"][index]
             segments[: len(listing.segments)] = listing.segments
@@ -190,17 +192,15 @@ class _Step:
         weight = self._steps._backbone.model.embed_tokens.weight
         tokens = self._staging.device["tokens"].view(-1)
         torch.index_select(weight, 0, tokens, out=self._x.view(-1, self._x.shape[2]))
-        places = np.flatnonzero(plan.rows >= 0)
-        if embeddings is None or not places.size:
+        if embeddings is None:
             return
-        rows = plan.rows[places]
-        if (np.diff(places) == 1).all() and (np.diff(rows) == 1).all():
-            # The usual case, without an index to send.
-            given = embeddings[:, int(rows[0]) : int(rows[-1]) + 1]
-            self._x[:, int(places[0]) : int(places[-1]) + 1] = given.to(self._x.dtype)
-        else:
-            at, taken = (upload(each.astype(np.int64), self._x.device) for each in (places, rows))
-            self._x[:, at] = embeddings[:, taken].to(self._x.dtype)
+        # Rows follow each other but for the delimiters between: a few copies, no index to send.
+        rows = plan.rows
+        edges = np.flatnonzero((np.diff(rows) != 1) | (rows[:-1] < 0)) + 1
+        for start, stop in pairwise([0, *edges.tolist(), rows.size]):
+            first = int(rows[start])
+            if first >= 0:
+                self._x[:, start:stop] = embeddings[:, first : first + stop - start]
 
     def compute(self) -> None:
         """Launch the step."""

@@ -60,6 +60,11 @@ def cuda() -> bool:
     return torch.cuda.is_available()
 
 
+# Before Triton is first imported, which transformers does as well: from then on a process
+# interprets all kernels or none.
+if installed("torch") and not cuda():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # What a machine may lack: a test for it, and the words by which a skip names it.
 PARTS: dict[str, tuple[Callable[[], bool], tuple[str, ...]]] = {
     "MLX is not installed": (lambda: installed("mlx"), ("mlx",)),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.backend import PAGE, SUBBLOCK
-from omni_core.paging.listing import ListedPages, Listing, list_subblocks, most_room, most_rows
-from omni_core.paging.mirror import pack_occupancy, unpack_occupancy
+from omni_core.paging.listing import Listing, list_subblocks, most_room, most_rows
+from omni_core.paging.mirror import ListedPages, pack_occupancy, unpack_occupancy
 
 POOL = 90
 
@@ -155,8 +155,10 @@ def test_rows_are_dealt_out_evenly(pages: ListedPages, programs: int) -> None:
         lengths.setdefault(table, []).append(end - first)
     assert all(max(each) - min(each) <= 1 for each in lengths.values())
     if programs > 1 and room > 1:
-        # With a row less for each, there would be more segments than programs.
-        assert sum(-(-sum(each) // (room - 1)) for each in lengths.values()) > programs
+        # Many programs leave a quarter idle while each has little to do.
+        idle = programs // 4 if programs >= 16 and rows <= 40 * programs else 0
+        # With a row less for each, there would be more segments than programs at work.
+        assert sum(-(-sum(each) // (room - 1)) for each in lengths.values()) > programs - idle
 
 
 @given(cases, counts, st.integers(0, 9))

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def _has_gpu() -> bool:
-    if importlib.util.find_spec("torch") is None:
-        return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
-HAS_GPU = _has_gpu()
-# Before Triton is first imported: from then on a process interprets all kernels or none.
-if not HAS_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 DEVICES = [
     pytest.param("cpu", id="cpu"),
@@ -37,9 +23,29 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def kernel_device(device: str) -> str:
     """A device that kernels run on: one process cannot interpret them and run them."""
-    if device == "cpu" and HAS_GPU:
+    torch = pytest.importorskip("torch")
+    if device == "cpu" and torch.cuda.is_available():
         pytest.skip("kernels are interpreted on a CPU only where there is no GPU to run them")
     return device
+
+
+@pytest.fixture
+def load_path(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Loads ``(folder, device)`` with kernels, or, as is told, without, wherever the device is."""
+    import omni_cuda
+    from omni_core.checkpoints import open_checkpoint
+    from omni_cuda import devices
+
+    def load(
+        folder: Path, device: str, *, kernels: bool = True, weights: str = "f32", streams: int = 1
+    ) -> Any:
+        with monkeypatch.context() as told:
+            told.setattr(devices, "has_kernels", lambda device: kernels)
+            return omni_cuda.load(
+                open_checkpoint(folder), device=device, weights=weights, streams=streams
+            )
+
+    return load
 
 
 @pytest.fixture(scope="session")

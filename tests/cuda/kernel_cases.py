@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from omni_core.backend import PAGE, SUBBLOCK
-from omni_core.paging.listing import ListedPages, Listing, list_subblocks
-from omni_core.paging.mirror import pack_occupancy
+from omni_core.paging.listing import Listing, list_subblocks
+from omni_core.paging.mirror import ListedPages, pack_occupancy
 from omni_core.reference.attention import attention_shares, weighted_values
 from omni_cuda.kernels.attention import PageList
 
@@ -219,7 +219,7 @@ def _at(arena: torch.Tensor, cells: np.ndarray) -> np.ndarray:
     return arena[cells // PAGE, :, cells % PAGE].double().numpy()
 
 
-def make_case(size: Size, blind: int = 0, spare: int = 2) -> Case:
+def make_case(size: Size, blind: int = 0, spare: int = 2, most: int = SUBBLOCK) -> Case:
     """Random numbers in random cells.
 
     Args:
@@ -227,9 +227,10 @@ def make_case(size: Size, blind: int = 0, spare: int = 2) -> Case:
         blind: queries that are older than every cell; if 0, about half of the pages are older than
             every query.
         spare: rows that each program has room for and no use.
+        most: live cells in a subblock.
     """
     draw = np.random.default_rng(size[:8])
-    cells = _cells(draw, size.cells)
+    cells = _cells(draw, size.cells, most)
     count = int(cells.max()) // PAGE + 3
     listed = np.unique(cells // PAGE)
     live = np.zeros((count, PAGE), np.bool_)
@@ -277,15 +278,15 @@ def make_case(size: Size, blind: int = 0, spare: int = 2) -> Case:
     )
 
 
-def _cells(draw: np.random.Generator, count: int) -> np.ndarray:
+def _cells(draw: np.random.Generator, count: int, most: int) -> np.ndarray:
     """So many cells with holes between them, in scattered subblocks of which some are full."""
-    subblocks = 4 + count // 8
-    fill = draw.choice([3, 17, SUBBLOCK], subblocks)
+    subblocks = 4 + 4 * count // most
+    fill = np.minimum(draw.choice([3, 17, SUBBLOCK], subblocks), most)
     rank = np.where(draw.random(subblocks) < 0.4, -1, fill)
     lane = draw.permuted(np.tile(np.arange(SUBBLOCK), (subblocks, 1)), axis=1)
     open_cells = np.flatnonzero(lane < rank[:, None])
     if open_cells.size < count:
-        return _cells(draw, count)
+        return _cells(draw, count, most)
     # Whole subblocks first, in random order: what is left out is left out of the last ones.
     block = draw.permutation(subblocks)[open_cells // SUBBLOCK]
     return open_cells[np.argsort(block, kind="stable")[:count]]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omni_core.paging.listing import ListedPages, list_subblocks
+from omni_core.paging.listing import list_subblocks
+from omni_core.paging.mirror import ListedPages
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -72,6 +73,13 @@ def test_a_query_that_sees_nothing_gives_zero(programs: int, kernel_device: str)
     assert (out[:, :12] == 0).all()
     assert (sums[:, :12] == -np.inf).all()
     check(case, (out, sums), 1e-5)
+
+
+def test_a_query_finds_its_end_among_many_rows(kernel_device: str) -> None:
+    case = make_case(Size(300, 20, 1, 4, 64), blind=1, most=2)
+    first, middle, end, _ = case.listing.segments[0].tolist()
+    assert first == middle and end - first > 64
+    check(case, attend(case, kernel_device), 1e-5)
 
 
 @pytest.mark.parametrize("programs", [1, 3])

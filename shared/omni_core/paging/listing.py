@@ -44,47 +44,38 @@ class Listing:
     shifts: Int32
 
 
-def list_subblocks(live: ListedPages, programs: int, room: int | None = None) -> Listing:
-    """Rows of what is alive, dealt out evenly.
+class Lister:
+    """Lists one layer group step by step: what has not changed is not sorted again.
 
     Args:
-        live: the pages.
         programs: that share the rows: one, or at least as many as there are shifts.
         room: rows that each program has space for; what it takes if left out.
-
-    Raises:
-        ValueError: more shifts than programs, or too little room.
     """
-    page, half = np.divmod(np.flatnonzero(live.occupancy.reshape(-1)), _HALVES)
-    shifts, table = np.unique(live.shift, return_inverse=True)
-    checked = live.checked[page]
-    first, last = _ranges(live)
-    rank = np.lexsort((first[page, half], checked, table[page]))
-    page, half, checked = page[rank], half[rank], checked[rank]
-    kind = table[page] * 2 + checked
-    # A subblock's place in its kind says whether it is the first or the second of a row.
-    sizes = np.bincount(kind, minlength=2 * max(1, shifts.size))
-    place = np.arange(kind.size) - (np.cumsum(sizes) - sizes)[kind]
-    starts = np.concatenate([[0], np.cumsum((sizes + 1) // 2)])
-    at = starts[kind] + place // 2
-    second = place % 2 == 1
-    pairs = np.zeros((int(starts[-1]), 2, 2), np.uint32)
-    pairs[at[~second], 0] = (live.pages[page] * _HALVES + half)[~second, None]
-    pairs[at[second], 0, 1] = (live.pages[page] * _HALVES + half)[second]
-    pairs[at, 1, second.astype(np.int64)] = live.occupancy[page, half]
-    bounds = np.zeros((pairs.shape[0], 2), np.int64)
-    opening = checked & ~second
-    bounds[at[opening], 0] = first[page, half][opening]
-    np.maximum.at(bounds[:, 1], at[checked], last[page, half][checked])
-    tables = starts[[*range(0, starts.size - 1, 2), -1]]
-    middles = starts[1::2]
-    for middle, end in zip(middles, tables[1:], strict=True):
-        np.maximum.accumulate(bounds[middle:end, 1], out=bounds[middle:end, 1])
-    rows = pairs.view(np.int64).reshape(-1, 2)
-    segments, places, room = _dealt(tables, middles, programs, room)
-    dealt = np.zeros((2, programs * room, 2), np.int64)
-    dealt[:, places] = rows, bounds
-    return Listing(dealt[0], dealt[1], segments, shifts.astype(np.int32))
+
+    def __init__(self, programs: int, room: int | None = None) -> None:
+        self._programs, self._room = programs, room
+        self._known: ListedPages | None = None
+        self._listing: Listing
+        self._words: Int64
+        """Where in the rows, as 32-bit words, the occupancy of each live subblock stands."""
+
+    def list(self, live: ListedPages) -> Listing:
+        """Rows of what is alive, dealt out evenly; valid until the next call.
+
+        Raises:
+            ValueError: more shifts than programs, or too little room.
+        """
+        if self._known is None or not _alike(self._known, live):
+            self._listing, self._words = _arranged(live, self._programs, self._room)
+        self._known = live
+        words = live.occupancy.reshape(-1)
+        self._listing.rows.view(np.uint32).reshape(-1)[self._words] = words[words != 0]
+        return self._listing
+
+
+def list_subblocks(live: ListedPages, programs: int, room: int | None = None) -> Listing:
+    """One listing, see :class:`Lister`."""
+    return Lister(programs, room).list(live)
 
 
 def most_rows(pages: int, tables: int) -> int:
@@ -101,6 +92,53 @@ def most_room(rows: int, tables: int, programs: int) -> int:
 def _sharing(rows: int, programs: int) -> int:
     """Programs that share so many rows: fewer leave less to merge, many rows want all of them."""
     return programs if programs < _FEW or rows > _MANY * programs else -(-programs * 3 // 4)
+
+
+def _alike(old: ListedPages, new: ListedPages) -> bool:
+    """Whether the same subblocks are alive, and none is to be looked at cell by cell."""
+    return (
+        not (old.checked.any() or new.checked.any())
+        and np.array_equal(old.pages, new.pages)
+        and np.array_equal(old.shift, new.shift)
+        and np.array_equal(old.occupancy != 0, new.occupancy != 0)
+    )
+
+
+def _arranged(live: ListedPages, programs: int, room: int | None) -> tuple[Listing, Int64]:
+    """A listing without its occupancy words, and where they go."""
+    page, half = np.divmod(np.flatnonzero(live.occupancy.reshape(-1)), _HALVES)
+    shifts, table = np.unique(live.shift, return_inverse=True)
+    checked = live.checked[page]
+    first, last = _ranges(live)
+    rank = np.lexsort((first[page, half], checked, table[page]))
+    page, half, checked = page[rank], half[rank], checked[rank]
+    kind = table[page] * 2 + checked
+    # A subblock's place in its kind says whether it is the first or the second of a row.
+    sizes = np.bincount(kind, minlength=2 * max(1, shifts.size))
+    place = np.arange(kind.size) - (np.cumsum(sizes) - sizes)[kind]
+    starts = np.concatenate([[0], np.cumsum((sizes + 1) // 2)])
+    at = starts[kind] + place // 2
+    second = place % 2 == 1
+    tables = starts[[*range(0, starts.size - 1, 2), -1]]
+    middles = starts[1::2]
+    segments, places, room = _dealt(tables, middles, programs, room)
+    sub = live.pages[page] * _HALVES + half
+    pairs = np.zeros((programs * room, 2, 2), np.uint32)
+    pairs[places[at[~second]], 0] = sub[~second, None]
+    pairs[places[at[second]], 0, 1] = sub[second]
+    bounds = np.zeros((programs * room, 2), np.int64)
+    if checked.any():
+        ranges = np.zeros((int(starts[-1]), 2), np.int64)
+        opening = checked & ~second
+        ranges[at[opening], 0] = first[page, half][opening]
+        np.maximum.at(ranges[:, 1], at[checked], last[page, half][checked])
+        for middle, end in zip(middles, tables[1:], strict=True):
+            np.maximum.accumulate(ranges[middle:end, 1], out=ranges[middle:end, 1])
+        bounds[places] = ranges
+    words = np.empty(rank.size, np.int64)
+    words[rank] = places[at] * 4 + 2 + second
+    rows = pairs.view(np.int64).reshape(-1, 2)
+    return Listing(rows, bounds, segments, shifts.astype(np.int32)), words
 
 
 def _ranges(live: ListedPages) -> tuple[Int64, Int64]:
