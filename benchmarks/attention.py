@@ -12,7 +12,6 @@ import argparse
 import gc
 import importlib.util
 import json
-import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -63,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = runs.rows + over_history(runs.rows)
     note_shares(rows)
     show(rows)
-    report = Report("attention", rows, claims(rows), options.quick, PACKAGES)
-    print(f"\nwrote {_named_after(report.write(options.out), gpu, seed)}")
+    report = Report("attention", rows, claims(rows), options.quick, PACKAGES, gpu, seed)
+    print(f"\nwrote {report.write(options.out)}")
     kept = options.out or (report.folder(None) if options.quick else ROOT / "docs" / "figures")
     draw(rows, kept)
     return report.finish()
@@ -126,17 +125,6 @@ def _lacking() -> str | None:
     if major < 8:
         return f"needs an NVIDIA GPU of compute capability 8.0 or more, found {major}.{minor}"
     return None
-
-
-def _named_after(path: Path, gpu: str, seed: int) -> Path:
-    """Put the GPU into the file and in its name: it is the machine here."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["device"], document["seed"] = gpu, seed
-    slug = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
-    named = path.with_name(f"{document['benchmark']}-{slug}.json")
-    path.unlink()
-    named.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return named
 
 
 if __name__ == "__main__":

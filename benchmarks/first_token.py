@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto", help="as for `omnilive live`")
     parser.add_argument("--out", type=Path, help="folder for the JSON file")
     options = parser.parse_args(arguments)
-    count = options.turns or (QUICK if options.quick else TURNS)
+    count = (QUICK if options.quick else TURNS) if options.turns is None else options.turns
     if count < 1:
         parser.error(f"--turns is {count}, expected 1 or more")
     print(f"takes about {count / 10:.0f} minutes", file=sys.stderr, flush=True)

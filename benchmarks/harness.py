@@ -57,6 +57,8 @@ class Report:
         name: of the benchmark.
         quick: whether it ran small, so that its figures are no record.
         packages: whose versions matter.
+        device: the card that it ran on, if one: the file is then named after it.
+        seed: of what was drawn, where a run can be repeated.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Report:
     claims: Sequence[Claim]
     quick: bool = False
     packages: tuple[str, ...] = ("numpy",)
+    device: str = ""
+    seed: int | None = None
 
     def folder(self, out: Path | None) -> Path:
         """Where files go: ``out``; a quick run's out of the way, a full run's with the results."""
@@ -81,7 +85,9 @@ class Report:
             "rows": list(self.rows),
             "claims": [claim.row() for claim in self.claims],
         }
-        path = self.folder(out) / f"{self.name}-{machine_name()}.json"
+        document |= {"device": self.device} if self.device else {}
+        document |= {"seed": self.seed} if self.seed is not None else {}
+        path = self.folder(out) / f"{self.name}-{_slug(self.device) or machine_name()}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         return path
@@ -107,7 +113,11 @@ class Report:
 def machine_name() -> str:
     """A short name of the machine for file names."""
     words = f"{provenance.processor()} {os.cpu_count()} cores".lower()
-    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)|@.*ghz", "", words)).strip("-")
+    return _slug(re.sub(r"\((r|tm)\)|@.*ghz", "", words))
+
+
+def _slug(words: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:

@@ -8,8 +8,6 @@ kept, by transformers and by this loop, and under three policies that drop somet
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,27 +81,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found.take("all", lambda: measure(size, found))
     show(found.rows)
     name = "stream-loop-long" if options.long else "stream-loop"
-    report = Report(name, found.rows, claims(found.rows, options.quick), options.quick, PACKAGES)
-    print(f"\nwrote {_named_after(report.write(options.out), found.rows)}")
+    card = next((row["name"] for row in found.rows if row["part"] == "device"), "")
+    made = claims(found.rows, options.quick)
+    report = Report(name, found.rows, made, options.quick, PACKAGES, card)
+    print(f"\nwrote {report.write(options.out)}")
     kept = options.out or (report.folder(None) if options.quick else ROOT / "docs" / "figures")
     if not options.long:
         draw(found.rows, kept)
     for failure in found.failed:
         print(f"FAILED  {failure}")
     return FAILS if found.failed else report.finish()
-
-
-def _named_after(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    """Put the card into the file and its name, once it is known: it is the machine here."""
-    cards = [row["name"] for row in rows if row["part"] == "device"]
-    if not cards:
-        return path
-    document = json.loads(path.read_text(encoding="utf-8")) | {"device": cards[0]}
-    slug = re.sub(r"[^a-z0-9]+", "-", cards[0].lower()).strip("-")
-    named = path.with_name(f"{document['benchmark']}-{slug}.json")
-    path.unlink()
-    named.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return named
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from omni_cuda.kernels.launching import INTERPRETED, early, early_launch, roomy
 
 _LOG2E = 1.4426950408889634
+_MOST_SHARES = 96
+"""Of a listing: more have more to merge than they save (measured on an H200)."""
 _PART = 64
 """Columns that a merging program takes."""
 
@@ -93,7 +95,7 @@ def programs(
         tables: shifts of position.
     """
     tiles = -(-count * group // tiling(count, group, element).queries) * heads
-    shares = max(1, 2 * processors // tiles)
+    shares = min(_MOST_SHARES, max(1, 2 * processors // tiles))
     return shares if shares == 1 else max(shares, tables)
 
 

@@ -25,7 +25,7 @@ from tests.parity.playing import play
 
 steps = pytest.importorskip("omni_cuda.steps")
 
-SHAPE = tiny.Shape(40, 6, 2, 24, (2, 5, 5), layers=2)
+SHAPE = tiny.Shape(40, 4, 2, 24, (2, 5, 5), layers=2)
 ROWS = 12
 LATE = 1 << 40
 
@@ -109,8 +109,8 @@ def _step(planner: Planner, tokens: Tokens, start: int, stop: int, **how: Any) -
     ("placement", "lengths", "processors"),
     [
         ("scattered", [33, 1, 2, 3, 31, 65], 4),
-        ("reversed", [3, 1, 31, 2, 33, 1], None),
-        ("sequential", [2, 3, 1, 33], 3),
+        ("reversed", [2, 3, 1, 1, 16], None),
+        ("sequential", [3, 1, 2, 17], 3),
     ],
 )
 def test_logits_equal_transformers(
@@ -129,16 +129,22 @@ def test_logits_equal_transformers(
     assert distance(found, logits(model, tokens, [planner.masks()])) < 1e-4
 
 
-def _wander(pair: Pair, planner: Planner, sizes: list[int], streams: int, seed: int) -> int:
+SIZES = [[3, 1], [2, 1], [3, 2], [2, 1, 2], [1, 2], [3, 1, 2]]
+"""Tokens of the steps of each frame."""
+
+
+def _wander(
+    pair: Pair, planner: Planner, sizes: list[list[int]], streams: int, seed: int
+) -> int:
     """Frames come and go; after each step tokens die and others move. Gives how many moved."""
     draw = np.random.default_rng(seed)
     numbers = draw.standard_normal((streams, ROWS, SHAPE.hidden)).astype(np.float32)
     embeddings = torch.from_numpy(numbers)
     moved = 0
-    for frame in range(6):
+    for frame, lengths in enumerate(sizes):
         # Those far away are read as if they were one distance off.
         shifts = {old: min(50 * (frame - old), 200) for old in range(frame)}
-        for turn, size in enumerate(sizes):
+        for turn, size in enumerate(lengths):
             rows = np.full(size, -1, np.int32)
             if size > 2:
                 rows[1:] = draw.permutation(ROWS)[: size - 1]
@@ -170,7 +176,7 @@ def _thin_and_move(
     gone = [rank for rank, of in frames.items() if of == 1 and frame > 2]
     first = {of: rank for rank, of in reversed(frames.items())}
     loose = [rank for rank in where if rank not in gone and rank not in first.values()]
-    planner.evict([*gone, *draw.permutation(loose)[: len(loose) // 4].tolist()], group)
+    planner.evict([*gone, *draw.permutation(loose)[: len(loose) // 3].tolist()], group)
     here = [rank for rank in where if frames[rank] == frame]
     page = where[here[-1]] // PAGE
     free = [cell for cell in planner.free[group] if cell // PAGE == page]
@@ -190,18 +196,16 @@ def test_frames_merged_tokens_evictions_and_moves(
 ) -> None:
     pair, planner = make_pair(streams), Planner(7 * groups, groups, placement)
     pair.allocate(planner, processors, streams)
-    # Pages of a group are fewer than its frames would need.
-    planner.free = [cells[: 5 * PAGE] for cells in planner.free]
-    assert _wander(pair, planner, [5, 1, 3], streams, seed=groups) > 30
+    assert _wander(pair, planner, SIZES, streams, seed=groups) > 30
     assert pair.tables == {1, 2, 3, 4}
-    assert pair.compared > 18
+    assert pair.compared > 12
 
 
 def test_five_shifts(pair: Pair) -> None:
     planner = Planner(pages=6)
     pair.allocate(planner, processors=2)
-    tokens = text(14)
-    for frame, (start, stop) in enumerate([(0, 2), (2, 3), (3, 4), (4, 5), (5, 9), (9, 10)]):
+    tokens = text(9)
+    for frame, (start, stop) in enumerate([(0, 1), (1, 2), (2, 4), (4, 5), (5, 8), (8, 9)]):
         shifts = {old: 10 * (frame - old) ** 2 for old in range(frame)}
         pair.forward(
             _step(planner, tokens, start, stop, frame=frame, shifts=shifts, mass=frame > 3)
@@ -250,20 +254,17 @@ def test_a_step_writes_its_own_cells_alone(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("rows", "kind"),
     [
-        [-1, 0, 1, 2, -1],
-        [3, 4, -1, 5, 6],
-        [6, 5, 4, 3, 2],
-        [-1, -1, 7, -1, 7],
-        [11, 0, 9, -1, -1],
+        ([-1, 0, 1, 2, -1], "every other"),
+        ([3, 4, -1, 5, 6], "whole"),
+        ([6, 5, 4, 3, 2], "whole"),
+        ([-1, -1, 7, -1, 7], "whole"),
+        ([11, 0, 1, -1, -1], "bfloat16"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", ["whole", "every other", "bfloat16"])
-def test_rows_of_embeddings(
-    make_pair: Callable[..., Pair], rows: list[int], kind: str, pair: Pair
-) -> None:
+def test_rows_of_embeddings(pair: Pair, rows: list[int], kind: str) -> None:
     draw = np.random.default_rng(0)
     given = torch.from_numpy(draw.standard_normal((1, 2 * ROWS, SHAPE.hidden)).astype(np.float32))
     given = {"whole": given, "every other": given[:, ::2], "bfloat16": given.bfloat16()}[kind]
@@ -324,15 +325,15 @@ def test_a_step_that_fails_can_be_run_again(
 
 
 def test_a_branch_leaves_no_trace(pair: Pair, model: Any) -> None:
-    tokens, question = text(12, seed=4), text(6, seed=5)
+    tokens, question = text(7, seed=4), text(3, seed=5)
     planner = Planner(pages=2)
     pair.allocate(planner)
     found = []
-    for start in (0, 4, 8):
-        found.append(pair.forward(_step(planner, tokens, start, start + 4)).logits[0])
+    for start, stop in ((0, 2), (2, 5), (5, 7)):
+        found.append(pair.forward(_step(planner, tokens, start, stop)).logits[0])
         branch = copy.deepcopy(planner)
-        moved = replace(question, positions=question.positions + np.int32(start + 4))
-        for part in ((0, 4), (4, 5), (5, 6)):
+        moved = replace(question, positions=question.positions + np.int32(stop))
+        for part in ((0, 2), (2, 3)):
             pair.forward(_step(branch, moved, *part, logits=[0]))
         planner.dirty.update(cell // PAGE for cell in branch.where[0].values())
     assert distance(np.concatenate(found), logits(model, tokens)) < 1e-4
@@ -341,7 +342,7 @@ def test_a_branch_leaves_no_trace(pair: Pair, model: Any) -> None:
 def test_a_saved_arena_goes_on(
     pair: Pair, load_path: Callable[..., Any], kernel_device: str, folder: Path
 ) -> None:
-    tokens = text(14, seed=6)
+    tokens = text(12, seed=6)
     planner = Planner(pages=4, groups=2, placement="scattered")
     pair.allocate(planner)
     pair.forward(_step(planner, tokens, 0, 9))
@@ -361,7 +362,7 @@ def test_a_saved_arena_goes_on(
         for layer, (keys, values) in enumerate(stored):
             backend.write(layer, cells[layer], keys, values)
         backend.restore(plan)
-    for start, stop in ((9, 12), (12, 13), (13, 14)):
+    for start, stop in ((9, 11), (11, 12)):
         rest = _step(planner, tokens, start, stop)
         np.testing.assert_array_equal(
             resumed.forward(rest).logits, pair.kernels.forward(rest).logits
@@ -370,10 +371,10 @@ def test_a_saved_arena_goes_on(
 
 def test_a_second_session_has_an_arena_of_its_own(pair: Pair, model: Any) -> None:
     for pages, seed in ((1, 0), (3, 1), (2, 2)):
-        tokens = text(7, seed)
+        tokens = text(6, seed)
         planner = Planner(pages, placement="reversed")
         pair.allocate(planner)
-        found = play(pair, planner, tokens, [4, 1, 2])
+        found = play(pair, planner, tokens, [2, 1, 3])
         assert distance(found, logits(model, tokens)) < 1e-4
 
 

@@ -16,10 +16,6 @@ from omni_core.paging.mirror import ListedPages, unpack_occupancy
 from omni_core.units import Int32, Int64
 
 _HALVES = PAGE // SUBBLOCK
-_FEW = 16
-"""Programs that are all used however little there is to read."""
-_MANY = 40
-"""Rows of a program from which on many are all used (measured for decoding on an H200)."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +81,7 @@ def most_rows(pages: int, tables: int) -> int:
 
 def most_room(rows: int, tables: int, programs: int) -> int:
     """Rows, of so many, that one of the programs may have to take."""
-    sharing = _sharing(0, programs)
-    return rows if sharing <= tables else -(-rows // (sharing - tables))
-
-
-def _sharing(rows: int, programs: int) -> int:
-    """Programs that share so many rows: fewer leave less to merge, many rows want all of them."""
-    return programs if programs < _FEW or rows > _MANY * programs else -(-programs * 3 // 4)
+    return rows if programs <= tables else -(-rows // (programs - tables))
 
 
 def _alike(old: ListedPages, new: ListedPages) -> bool:
@@ -167,7 +157,7 @@ def _dealt(
     else:
         if np.count_nonzero(sizes) > programs:
             raise ValueError(f"{programs} programs for {sizes.size} shifts of position")
-        each = max(1, -(-rows // _sharing(rows, programs)))
+        each = max(1, -(-rows // programs))
         while int((-(-sizes // each)).sum()) > programs:
             each += 1
         pieces = -(-sizes // each)
