@@ -16,7 +16,8 @@ from omni_core.paging.listing import ListedPages, list_subblocks
 from omni_core.paging.mirror import pack_occupancy
 from omni_core.units import Int32, Int64
 from omni_cuda.devices import upload
-from omni_cuda.kernels.attention import PageList, programs
+from omni_cuda.kernels.attention import PageList
+from omni_cuda.kernels.tiling import programs
 
 BOUND = 1e-2
 """Relative error of a head's output that bfloat16 may have."""

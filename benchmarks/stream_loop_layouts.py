@@ -26,8 +26,9 @@ from omni_core.model_config import TextConfig
 from omni_core.paging import EagerLayout, Layout, NativeLayout, PageLayout
 from omni_core.paging.listing import Listing, list_subblocks, most_room, most_rows
 from omni_core.paging.mirror import ListedPages, TableMirror, unpack_occupancy
-from omni_cuda.kernels.attention import PageList, attend_pages, programs
+from omni_cuda.kernels.attention import PageList, attend_pages
 from omni_cuda.kernels.move import move_cells
+from omni_cuda.kernels.tiling import programs
 
 LAYOUTS: dict[str, Layout] = {
     "native": NativeLayout(),

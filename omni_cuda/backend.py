@@ -130,7 +130,10 @@ class TorchBackend:
             from omni_cuda.steps import PagedSteps
 
             graphs = self._device.type == "cuda"
-            self._steps = PagedSteps(self.backbone, self.config.text, self.arena, layout, graphs)
+            with _out_of_memory("the first step"):
+                self._steps = PagedSteps(
+                    self.backbone, self.config.text, self.arena, layout, graphs
+                )
 
     @torch.inference_mode()
     def encode(

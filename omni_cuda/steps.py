@@ -23,16 +23,19 @@ from omni_core.units import Int32
 from omni_cuda.arena import Arena
 from omni_cuda.backbone import Backbone
 from omni_cuda.devices import upload
-from omni_cuda.kernels.attention import PageList, programs
+from omni_cuda.kernels.attention import PageList
 from omni_cuda.kernels.move import move_cells
+from omni_cuda.kernels.tiling import programs
 from omni_cuda.paged import Paged
 from omni_cuda.rotary import DeviceRotary
 from omni_cuda.staging import Staging
 
 _LONGEST_GRAPH = 1024
 """Tokens beyond which launching is hidden behind the work."""
-_MOST_SHAPES = 24
+_MOST_SHAPES = 16
 """Shapes of steps whose buffers and graphs are kept."""
+_MOST_LOGITS = 8
+"""Rows of logits of a step whose buffers are kept: of many they are large."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class PagedSteps:
             self._processors = found.multi_processor_count
             self._pool = torch.cuda.graph_pool_handle()
         self._kept: OrderedDict[StepShape, _Step] = OrderedDict()
+        if graphs:
+            self._warm()
 
     def run(
         self, plan: StepPlan, mirror: TableMirror, embeddings: torch.Tensor | None
@@ -114,7 +119,16 @@ class PagedSteps:
             places = upload(cells, self._device, torch.int64)
             self._order.view(-1)[places] = upload(order, self._device)
 
+    @torch.inference_mode()
+    def _warm(self) -> None:
+        """Compile and capture a decode step before somebody waits for it; all pages are free."""
+        step = self._step(StepShape(1, 2, 1, merged=False, mass=False))
+        for _ in range(2):
+            step.compute()
+
     def _step(self, shape: StepShape) -> _Step:
+        if shape.logits > _MOST_LOGITS:
+            return _Step(self, shape)
         step = self._kept.pop(shape, None)
         if step is None:
             while len(self._kept) >= _MOST_SHAPES:
@@ -214,7 +228,8 @@ class _Step:
             self._ran = True
             return
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._steps._pool):
+        # Other threads may use the card meanwhile.
+        with torch.cuda.graph(graph, pool=self._steps._pool, capture_error_mode="thread_local"):
             self._launch()
         self._graph = graph
         graph.replay()

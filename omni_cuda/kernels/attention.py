@@ -15,12 +15,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from omni_cuda.kernels.launching import INTERPRETED, early, early_launch, roomy
+from omni_cuda.kernels.merge import merge_shares
+from omni_cuda.kernels.tiling import tiling
 
 _LOG2E = 1.4426950408889634
-_MOST_SHARES = 96
-"""Of a listing: more have more to merge than they save (measured on an H200)."""
-_PART = 64
-"""Columns that a merging program takes."""
 
 
 @dataclass(frozen=True)
@@ -49,54 +47,6 @@ class PageList:
     def room(self) -> int:
         """Rows of a program."""
         return (self.rows.shape[0] - 1) // self.programs
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How a launch is cut.
-
-    Attributes:
-        queries: lines, a query and a head each, that a program takes: a power of two, 16 or more.
-        warps: of a program.
-        stages: tiles of keys and values on their way at once.
-    """
-
-    queries: int
-    warps: int
-    stages: int
-
-
-def tiling(count: int, group: int, element: int, roomy: bool = False) -> Tiling:
-    """How ``count`` queries of ``group`` heads a key head are cut.
-
-    Args:
-        count: new tokens.
-        group: query heads a key head.
-        element: bytes of a number.
-        roomy: whether a block has more than 99 KB of shared memory.
-    """
-    lines = count * group
-    if element == 4:
-        return Tiling(16 if lines <= 16 else 32, 4, 1)
-    if lines <= 32:
-        return Tiling(16 if lines <= 16 else 32, 4, 3)
-    return Tiling(64, 4, 3 if roomy else 2)
-
-
-def programs(
-    count: int, group: int, heads: int, element: int, processors: int, tables: int = 1
-) -> int:
-    """Programs to share a listing, so that the card is full whatever is alive.
-
-    Args:
-        count, group, element: as for :func:`tiling`.
-        heads: key heads times streams.
-        processors: multiprocessors of the card.
-        tables: shifts of position.
-    """
-    tiles = -(-count * group // tiling(count, group, element).queries) * heads
-    shares = min(_MOST_SHARES, max(1, 2 * processors // tiles))
-    return shares if shares == 1 else max(shares, tables)
 
 
 def attend_pages(
@@ -165,21 +115,7 @@ def attend_pages(
         **early_launch(queries.device),
     )
     if shared:
-        lines = streams * count * q_heads
-        _merge[(lines, triton.cdiv(head_dim, _PART))](
-            found,
-            found_sums,
-            out,
-            sums,
-            lines,
-            pages.programs,
-            padded_shares=triton.next_power_of_2(pages.programs),
-            head_dim=head_dim,
-            part=_PART,
-            prompt=early(queries.device),
-            num_warps=4,
-            **early_launch(queries.device),
-        )
+        merge_shares(found, found_sums, out, sums)
     return out
 
 
@@ -414,39 +350,3 @@ def _walk(
         mixed = tl.dot(weights.to(v.dtype), v, acc=mixed * shrink[:, None], input_precision="ieee")
         peak = top
     return peak, total, mixed
-
-
-@triton.jit(do_not_specialize=["lines", "shares"])
-def _merge(
-    found,
-    found_sums,
-    out,
-    sums,
-    lines,
-    shares,
-    padded_shares: tl.constexpr,
-    head_dim: tl.constexpr,
-    part: tl.constexpr,
-    prompt: tl.constexpr,
-):
-    """A part of a line from those of the programs that had something to read."""
-    line = tl.program_id(0).to(tl.int64)
-    share = tl.arange(0, padded_shares)
-    column = tl.program_id(1) * part + tl.arange(0, part)
-    if prompt:
-        gdc_wait()
-        gdc_launch_dependents()
-    each = tl.load(found_sums + share * lines + line, mask=share < shares, other=float("-inf"))
-    used = (share < shares)[:, None] & (column < head_dim)[None, :]
-    at = (share[:, None] * lines + line) * head_dim + column[None, :]
-    parts = tl.load(found + at, mask=used, other=0.0)
-    peak = tl.max(each, axis=0)
-    weights = tl.math.exp2(each - tl.where(peak == float("-inf"), 0.0, peak))
-    total = tl.sum(weights, axis=0)
-    total = tl.where(total == 0.0, 1.0, total)
-    # Where nothing was seen, nothing was written.
-    parts = tl.where(weights[:, None] > 0.0, parts, 0.0)
-    mixed = tl.sum(parts * weights[:, None], axis=0) / total
-    tl.store(out + line * head_dim + column, mixed.to(out.dtype.element_ty), mask=column < head_dim)
-    if sums is not None:
-        tl.store(sums + line, peak + tl.log2(total))

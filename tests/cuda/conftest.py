@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-
 DEVICES = [
     pytest.param("cpu", id="cpu"),
     pytest.param("cuda", id="gpu", marks=pytest.mark.cuda),
@@ -56,3 +55,45 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, Any]:
     shape = tiny.SHAPES["6-2-32"]
     model = tiny.make(shape)
     return shape, tiny.save(model, tmp_path_factory.mktemp("thinker")), model
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Any:
+    from tests.cuda.step_pairs import SHAPE
+    from tests.parity import tiny
+
+    return tiny.make(SHAPE)
+
+
+@pytest.fixture(scope="session")
+def small_folder(small_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.parity import tiny
+
+    return tiny.save(small_model, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def make_pair(load_path: Callable[..., Any], small_folder: Path) -> Callable[..., Any]:
+    from tests.cuda.step_pairs import Pair
+
+    def make(device: str, streams: int = 1) -> Any:
+        return Pair(
+            load_path(small_folder, device, streams=streams),
+            load_path(small_folder, "cpu", kernels=False, streams=streams),
+        )
+
+    return make
+
+
+@pytest.fixture
+def pair(make_pair: Callable[..., Any], kernel_device: str) -> Any:
+    from tests.cuda.step_pairs import spare_products
+
+    made = make_pair(kernel_device)
+    spare_products(made.kernels)
+    return made
+
+
+@pytest.fixture
+def card(make_pair: Callable[..., Any]) -> Any:
+    return make_pair("cuda")

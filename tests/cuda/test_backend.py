@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,16 @@ def test_a_step_that_runs_out_of_memory_changes_nothing(
     first = backend.forward(start).logits[0]
     tables = [backend.mirror.group.copy(), backend.mirror.occupancy.copy()]
     plan = planner.step(tokens.ids[None, 20:], tokens.rows[20:], tokens.positions[:, 20:])
-    gather = backend.arena.gather
+    attention = backend.backbone.model.layers[layer].self_attn
+    forward = attention.forward
 
-    def fail(index: int, cells: Any) -> Any:
-        if index == layer:
-            raise torch.OutOfMemoryError("out of memory\nmany lines")
-        return gather(index, cells)
+    def fail(*given: Any) -> Any:
+        # Once the layer has written its keys.
+        forward(*given)
+        raise torch.OutOfMemoryError("out of memory\nmany lines")
 
     with monkeypatch.context() as broken:
-        broken.setattr(backend.arena, "gather", fail)
+        broken.setattr(attention, "forward", fail)
         with pytest.raises(BackendError, match=r"^out of memory on a step of 20 tokens .*\)") as e:
             backend.forward(plan)
     assert "\n" not in str(e.value)
@@ -73,6 +75,41 @@ def test_bfloat16(thinker: Any, device: str) -> None:
     assert found.dtype == np.float32
     assert backend.arena.keys.dtype == torch.bfloat16
     assert 1e-4 < distance(found, logits(model, tokens)) < 0.05
+
+
+def _gap(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def _in_steps(backend: Any) -> np.ndarray:
+    planner = Planner(pages=2)
+    backend.allocate(planner.layout(backend.config.text))
+    return play(backend, planner, text(100), [33, 1, 1, 1, 2, 1, 1, 60])
+
+
+@pytest.mark.cuda
+def test_kernels_in_bfloat16_stay_close_to_the_spelled_out_path(
+    thinker: Any, load_path: Callable[..., Any]
+) -> None:
+    runs = [
+        _in_steps(load_path(thinker[1], "cuda", kernels=kernels, weights="bf16"))
+        for kernels in (True, False)
+    ]
+    assert 0 < _gap(*runs) < 2e-2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("weights", "exact"), [("bf16", "f32"), ("8", "8"), ("4", "4")])
+def test_kernels_add_no_error_to_that_of_bfloat16(
+    load_path: Callable[..., Any], untrained: Path, weights: str, exact: str
+) -> None:
+    truth = _in_steps(load_path(untrained, "cpu", kernels=False, weights=exact))
+    plain, kernels = (
+        _gap(_in_steps(load_path(untrained, "cuda", kernels=which, weights=weights)), truth)
+        for which in (False, True)
+    )
+    assert 0 < plain < 0.2
+    assert 0 < kernels < 1.5 * plain
 
 
 def test_bfloat16_towers(thinker: Any, device: str) -> None:
@@ -209,3 +246,27 @@ def test_memory_is_flat_over_units_of_differing_lengths(thinker: Any, device: st
         assert report.peak >= report.measured > 0
         assert report.accounted > backend.arena.bytes > 0
     assert max(held[200:]) - max(held[100:200]) < 12e6
+
+
+@pytest.mark.cuda
+def test_memory_of_the_card_is_level_once_each_kind_of_step_has_run(thinker: Any) -> None:
+    shape, folder, _ = thinker
+    backend = _load(folder, "cuda")
+    planner = Planner(pages=2)
+    backend.allocate(planner.layout(shape))
+    draw = np.random.default_rng(0)
+    # Fewer paddings than lengths: each round has all, and all are graphs after two.
+    kinds = [(size, mass) for size in (1, 2, 9, 13, 20, 31, 33, 48, 60, 64) for mass in (0, 1)]
+    held = []
+    for _ in range(10):
+        for size, mass in draw.permutation(kinds).tolist():
+            tokens = text(size, seed=len(held))
+            plan = planner.step(
+                tokens.ids[None], tokens.rows, tokens.positions, logits=[0], mass=bool(mass)
+            )
+            assert np.isfinite(backend.forward(plan).logits).all()
+            planner.evict(sorted(planner.where[0]))
+            planner.seen[0].clear()
+            held.append(torch.cuda.memory_reserved())
+    assert len(held) == 200
+    assert max(held[100:]) <= held[99]

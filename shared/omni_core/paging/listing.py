@@ -7,6 +7,7 @@ a query may see in part, those of the step's own tokens, come last and carry the
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,6 +144,10 @@ def _ranges(live: ListedPages) -> tuple[Int64, Int64]:
     return first, last
 
 
+def _pieces(sizes: Int64, most: int) -> Int64:
+    return -(-sizes // most)
+
+
 def _dealt(
     tables: Int64, middles: Int64, programs: int, room: int | None
 ) -> tuple[Int32, Int64, int]:
@@ -155,12 +160,12 @@ def _dealt(
         cuts, owner = tables, np.zeros(sizes.size, np.int64)
         pieces = np.ones_like(sizes)
     else:
-        if np.count_nonzero(sizes) > programs:
-            raise ValueError(f"{programs} programs for {sizes.size} shifts of position")
-        each = max(1, -(-rows // programs))
-        while int((-(-sizes // each)).sum()) > programs:
-            each += 1
-        pieces = -(-sizes // each)
+        used = np.count_nonzero(sizes)
+        if used > programs:
+            raise ValueError(f"{programs} programs for {used} shifts of position")
+        most = range(max(1, -(-rows // programs)), rows + 1)
+        fits = bisect_left(most, True, key=lambda each: _pieces(sizes, each).sum() <= programs)
+        pieces = _pieces(sizes, most[fits] if rows else 1)
         ends = [
             start + np.arange(1, count + 1) * size // max(count, 1)
             for start, count, size in zip(tables, pieces, sizes, strict=False)

@@ -1,0 +1,82 @@
+"""One softmax from those of the programs that shared a listing, by log-sum-exp."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from omni_cuda.kernels.launching import early, early_launch
+
+_PART = 64
+"""Columns that a merging program takes."""
+
+
+def merge_shares(
+    found: torch.Tensor,
+    found_sums: torch.Tensor,
+    out: torch.Tensor,
+    sums: torch.Tensor | None = None,
+) -> None:
+    """Mix what each program found for each line, a query and a head.
+
+    Args:
+        found: ``float32[programs, streams, T, q_heads, head_dim]``; need not be written where the
+            program saw nothing.
+        found_sums: ``float32[programs, streams, T, q_heads]``, log-sum-exp to base 2; -inf there.
+        out: ``[streams, T, q_heads, head_dim]``, written; 0 where no program saw anything.
+        sums: ``float32[streams, T, q_heads]``, written if given.
+    """
+    shares, head_dim = found.shape[0], found.shape[-1]
+    lines = found_sums[0].numel()
+    _merge[(lines, triton.cdiv(head_dim, _PART))](
+        found,
+        found_sums,
+        out,
+        sums,
+        lines,
+        shares,
+        padded_shares=triton.next_power_of_2(shares),
+        head_dim=head_dim,
+        part=_PART,
+        prompt=early(out.device),
+        num_warps=4,
+        **early_launch(out.device),
+    )
+
+
+@triton.jit(do_not_specialize=["lines", "shares"])
+def _merge(
+    found,
+    found_sums,
+    out,
+    sums,
+    lines,
+    shares,
+    padded_shares: tl.constexpr,
+    head_dim: tl.constexpr,
+    part: tl.constexpr,
+    prompt: tl.constexpr,
+):
+    """A part of a line from those of the programs that had something to read."""
+    line = tl.program_id(0).to(tl.int64)
+    share = tl.arange(0, padded_shares)
+    column = tl.program_id(1) * part + tl.arange(0, part)
+    if prompt:
+        gdc_wait()
+        gdc_launch_dependents()
+    each = tl.load(found_sums + share * lines + line, mask=share < shares, other=float("-inf"))
+    used = (share < shares)[:, None] & (column < head_dim)[None, :]
+    at = (share[:, None] * lines + line) * head_dim + column[None, :]
+    parts = tl.load(found + at, mask=used, other=0.0)
+    peak = tl.max(each, axis=0)
+    weights = tl.math.exp2(each - tl.where(peak == float("-inf"), 0.0, peak))
+    total = tl.sum(weights, axis=0)
+    total = tl.where(total == 0.0, 1.0, total)
+    # Where nothing was seen, nothing was written.
+    parts = tl.where(weights[:, None] > 0.0, parts, 0.0)
+    mixed = tl.sum(parts * weights[:, None], axis=0) / total
+    tl.store(out + line * head_dim + column, mixed.to(out.dtype.element_ty), mask=column < head_dim)
+    if sums is not None:
+        tl.store(sums + line, peak + tl.log2(total))
