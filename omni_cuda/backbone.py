@@ -12,7 +12,7 @@ from torch import nn
 
 from omni_core.model_config import TextConfig
 from omni_cuda.arena import Arena
-from omni_cuda.ops import SPELLED_OUT, Ops
+from omni_cuda.ops import Ops
 
 PACKED = {
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -45,10 +45,20 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(wide, config.hidden, bias=False)
 
     def forward(
-        self, x: torch.Tensor, attend: Attend, arena: Arena, layer: int, ops: Ops
+        self,
+        x: torch.Tensor,
+        attend: Attend,
+        arena: Arena,
+        layer: int,
+        ops: Ops,
+        rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention output of new tokens ``x[streams, T, hidden]``; writes them to their cells."""
-        return ops.linear(self.o_proj, attend(ops.linear(self.qkv_proj, x), arena, layer))
+        """Attention output of new tokens ``x[streams, T, hidden]``; writes them to their cells.
+
+        Of ``rows`` of ``T`` alone, if given.
+        """
+        mixed = attend(ops.linear(self.qkv_proj, x), arena, layer)
+        return ops.linear(self.o_proj, mixed if rows is None else mixed[:, rows])
 
 
 class Mlp(nn.Module):
@@ -86,37 +96,38 @@ class Decoder(nn.Module):
 
 
 class Backbone(nn.Module):
-    """The decoder and the head that turns its rows into logits.
-
-    Attributes:
-        ops: what runs between the products.
-    """
+    """The decoder and the head that turns its rows into logits."""
 
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.model = Decoder(config)
         self.lm_head = nn.Linear(config.hidden, config.vocab, bias=False)
-        self.ops = SPELLED_OUT
 
     def forward(
-        self, x: torch.Tensor, attends: Sequence[Attend], arena: Arena, rows: torch.Tensor
+        self,
+        x: torch.Tensor,
+        attends: Sequence[Attend],
+        arena: Arena,
+        rows: torch.Tensor,
+        ops: Ops,
     ) -> torch.Tensor:
         """Logits ``float32[streams, k, vocab]`` of ``rows`` of ``x[streams, T, hidden]``.
 
         ``x`` is used up. Layer ``l`` attends as ``attends[l // layers_per_group]`` does.
         """
-        ops, layers = self.ops, self.model.layers
-        depth = len(layers) // len(attends)
-        norms = [layer.input_layernorm for layer in layers] + [self.model.norm]
-        normed = ops.rms_norm(x, norms[0].weight, norms[0].eps)
+        layers = self.model.layers
+        depth, last = len(layers) // len(attends), len(layers) - 1
+        norm = layers[0].input_layernorm
+        normed = ops.rms_norm(x, norm.weight, norm.eps)
         for index, layer in enumerate(layers):
-            update = layer.self_attn(normed, attends[index // depth], arena, index % depth, ops)
+            attend = attends[index // depth]
+            # Once the last keys and values are stored, nobody reads the other rows.
+            wanted = rows if index == last else None
+            update = layer.self_attn(normed, attend, arena, index % depth, ops, wanted)
+            if index == last:
+                x = x[:, rows]
             norm = layer.post_attention_layernorm
             update = layer.mlp(ops.add_rms_norm(update, x, norm.weight, norm.eps), ops)
-            if index + 1 < len(layers):
-                norm = norms[index + 1]
-                normed = ops.add_rms_norm(update, x, norm.weight, norm.eps)
-            else:
-                x, update = x[:, rows], update[:, rows]
-                normed = ops.add_rms_norm(update, x, norms[-1].weight, norms[-1].eps)
+            norm = self.model.norm if index == last else layers[index + 1].input_layernorm
+            normed = ops.add_rms_norm(update, x, norm.weight, norm.eps)
         return ops.linear(self.lm_head, normed).float()

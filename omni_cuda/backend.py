@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from omni_core.backend import (
     StepResult,
 )
 from omni_core.checkpoints import Checkpoint
-from omni_core.errors import BackendError, PlanError
+from omni_core.errors import BackendError, BudgetError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import TableMirror
@@ -38,6 +39,23 @@ from omni_cuda.rotary import StepRotary
 
 if TYPE_CHECKING:
     from omni_cuda.steps import PagedSteps
+
+
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+
+
+def _computing(
+    method: Callable[Concatenate[TorchBackend, _Given], _Found],
+) -> Callable[Concatenate[TorchBackend, _Given], _Found]:
+    """Run a method with the backend's card as the current one, and without gradients."""
+
+    @wraps(method)
+    def run(self: TorchBackend, *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
+        with devices.current(self._device), torch.inference_mode():
+            return method(self, *args, **kwargs)
+
+    return run
 
 
 class TorchBackend:
@@ -75,7 +93,7 @@ class TorchBackend:
         self.allocations = 0
         self._kernels = devices.has_kernels(device) if kernels is None else kernels
         self._steps: PagedSteps | None = None
-        backbone.ops = ops.fused() if self._kernels else ops.SPELLED_OUT
+        self._ops = ops.fused() if self._kernels else ops.SPELLED_OUT
 
     @classmethod
     def load(
@@ -106,7 +124,9 @@ class TorchBackend:
     @property
     def device(self) -> str:
         """The device's name, for people."""
-        return devices.device_name(self._device)
+        name = devices.device_name(self._device)
+        spelled_out = self._device.type == "cuda" and not self._kernels
+        return f"{name}, without Triton's kernels" if spelled_out else name
 
     @property
     def element(self) -> int:
@@ -124,18 +144,12 @@ class TorchBackend:
         # The old arena goes first: two would not fit.
         self.arena = self.mirror = self._steps = None
         self.allocations += 1
-        self.arena = Arena(layout, self._device, self._dtype)
-        self.mirror = TableMirror(layout)
-        if self._kernels:
-            from omni_cuda.steps import PagedSteps
+        with devices.current(self._device):
+            arena = Arena(layout, self._device, self._dtype)
+            self._steps = self._paged(arena, layout) if self._kernels else None
+        self.arena, self.mirror = arena, TableMirror(layout)
 
-            graphs = self._device.type == "cuda"
-            with _out_of_memory("the first step"):
-                self._steps = PagedSteps(
-                    self.backbone, self.config.text, self.arena, layout, graphs
-                )
-
-    @torch.inference_mode()
+    @_computing
     def encode(
         self, vision: Sequence[VisionInput], audio: Sequence[npt.NDArray[np.float32]]
     ) -> torch.Tensor:
@@ -148,13 +162,13 @@ class TorchBackend:
                 rows = [torch.zeros(0, self.config.text.hidden, device=place[0], dtype=place[1])]
             return torch.cat(rows).expand(self.streams, -1, -1)
 
-    @torch.inference_mode()
+    @_computing
     def stack(self, units: Sequence[torch.Tensor]) -> torch.Tensor:
         """Embeddings ``[streams, rows, hidden]`` whose stream ``s`` is that of ``units[s]``."""
         with _out_of_memory(f"the embeddings of {len(units)} streams"):
             return torch.stack([unit[stream] for stream, unit in enumerate(units)])
 
-    @torch.inference_mode()
+    @_computing
     def forward(self, plan: StepPlan, embeddings: torch.Tensor | None = None) -> StepResult:
         """Run a step.
 
@@ -172,7 +186,7 @@ class TorchBackend:
         mirror.commit(plan)
         return StepResult(rows, mass if plan.mass else None)
 
-    @torch.inference_mode()
+    @_computing
     def move(self, plan: MovePlan) -> None:
         """Copy cells, then change the page tables."""
         arena, mirror = self._allocated()
@@ -184,7 +198,7 @@ class TorchBackend:
                 arena.copy(Cells.of(plan.source, self._device), Cells.of(plan.target, self._device))
         mirror.commit(plan)
 
-    @torch.inference_mode()
+    @_computing
     def read(self, layer: int, cells: Int32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Keys and values ``[streams, n, kv_heads, head_dim]`` of cells of a model's layer."""
         arena, _ = self._allocated()
@@ -192,7 +206,7 @@ class TorchBackend:
         keys, values = (devices.download(part.transpose(0, 1)) for part in stored)
         return keys, values
 
-    @torch.inference_mode()
+    @_computing
     def write(
         self, layer: int, cells: Int32, keys: npt.NDArray[Any], values: npt.NDArray[Any]
     ) -> None:
@@ -201,6 +215,7 @@ class TorchBackend:
         stored = [self._upload(part).view(self._dtype).transpose(0, 1) for part in (keys, values)]
         arena.write(layer % arena.keys.shape[0], Cells.of(cells, self._device), *stored)
 
+    @_computing
     def restore(self, plan: RestorePlan) -> None:
         """Take page tables over for cells that have been written."""
         _, mirror = self._allocated()
@@ -218,6 +233,16 @@ class TorchBackend:
         if self.arena is None or self.mirror is None:
             raise PlanError("no arena is allocated; call allocate before the first plan")
         return self.arena, self.mirror
+
+    def _paged(self, arena: Arena, layout: ArenaLayout) -> PagedSteps:
+        from omni_cuda.steps import PagedSteps
+
+        graphs = self._device.type == "cuda"
+        try:
+            with _out_of_memory("the first step"):
+                return PagedSteps(self.backbone, self._ops, self.config.text, arena, layout, graphs)
+        except BackendError as error:
+            raise BudgetError(str(error)) from error
 
     def _gathered(
         self, plan: StepPlan, mirror: TableMirror, embeddings: torch.Tensor | None
@@ -240,7 +265,7 @@ class TorchBackend:
         ]
         attends = [Gathered(view, rotary.tables()) for view in views]
         rows = self._upload(plan.logits).long()
-        logits = self.backbone(self._embed(plan, embeddings), attends, arena, rows)
+        logits = self.backbone(self._embed(plan, embeddings), attends, arena, rows, self._ops)
         mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
         return logits.cpu().numpy(), mass
 
@@ -295,11 +320,12 @@ def _out_of_memory(what: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # The CPU's allocator has no exception type of its own.
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+        # The CPU's allocator and the driver have no exception type of their own.
+        words = str(error)
+        if "out of memory" not in words and "allocate memory" not in words:
             raise
         raise BackendError(
-            f"out of memory on {what} ({str(error).splitlines()[0]}); "
+            f"out of memory on {what} ({words.splitlines()[0]}); "
             "lower --budget, use --weights 8 or 4, or a smaller picture"
         ) from error
 

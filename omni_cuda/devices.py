@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,26 @@ def choose_weights(name: str, device: torch.device) -> tuple[torch.dtype, int | 
     return formats[name]
 
 
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Have a card be the one that kernels, graphs and streams are of."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@cache
 def has_kernels(device: torch.device) -> bool:
     """Whether Triton's kernels run on a device: a card of compute capability 8.0 or newer."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    return importlib.util.find_spec("triton") is not None
+    try:
+        from omni_cuda.kernels.norm import rms_norm
+
+        with current(device):
+            ones = torch.ones(16, device=device)
+            rms_norm(ones, ones, 1e-6)
+    except Exception:
+        # Triton is not there, too old, or finds no compiler: it says so in many ways.
+        return False
+    return True
 
 
 def device_name(device: torch.device) -> str:

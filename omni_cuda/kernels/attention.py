@@ -33,6 +33,8 @@ class PageList:
         order: ``int64[pages, PAGE]``.
         bias: ``float32[pages, PAGE]``, added to the scaled scores; None where all are 0.
         query_order: ``int64[T]``, ascending. A single query is taken to see all that is listed.
+
+    It is read before the kernel before has ended: it must not be that kernel's work.
     """
 
     rows: torch.Tensor
@@ -109,7 +111,7 @@ def attend_pages(
         checked=count > 1,
         far=keys.stride(0) >= 1 << 31,
         exact=INTERPRETED or queries.dtype is torch.float32,
-        prompt=early(queries.device),
+        dependent=early(queries.device),
         num_warps=cut.warps,
         num_stages=cut.stages,
         **early_launch(queries.device),
@@ -147,7 +149,7 @@ def _attend(
     checked: tl.constexpr,
     far: tl.constexpr,
     exact: tl.constexpr,
-    prompt: tl.constexpr,
+    dependent: tl.constexpr,
 ):
     # The last tile sees most: it starts first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -176,14 +178,14 @@ def _attend(
         peak, total, mixed = _read(
             queries, keys, values, rows, bounds, segments, order, bias, share, share * room, place,
             there, mine, oldest, table_stride, peak, total, mixed, scale,
-            kv_heads, head_dim, padded, True, checked, far, exact, prompt,
+            kv_heads, head_dim, padded, True, checked, far, exact, dependent,
         )  # fmt: skip
     else:
         for segment in range(tables):
             peak, total, mixed = _read(
                 queries, keys, values, rows, bounds, segments, order, bias, segment, 0, place,
                 there, mine, oldest, table_stride, peak, total, mixed, scale,
-                kv_heads, head_dim, padded, False, checked, far, exact, prompt,
+                kv_heads, head_dim, padded, False, checked, far, exact, dependent,
             )  # fmt: skip
     total = tl.where(total == 0.0, 1.0, total)
     mixed = mixed / total[:, None]
@@ -226,7 +228,7 @@ def _read(
     checked: tl.constexpr,
     far: tl.constexpr,
     exact: tl.constexpr,
-    prompt: tl.constexpr,
+    dependent: tl.constexpr,
 ):
     """Take a segment, with the queries that are rotated for it, into the running softmax."""
     column = tl.arange(0, padded)
@@ -238,7 +240,7 @@ def _read(
     # Scalars come a row ahead of the tiles that they say where to find.
     pair = tl.load(rows + begin * 2)
     words = tl.load(rows + begin * 2 + 1)
-    if prompt:
+    if dependent:
         # The listing is older than the kernel before; queries, keys and values may be its work.
         gdc_wait()
         gdc_launch_dependents()
@@ -317,7 +319,8 @@ def _walk(
             second_at = (second_sub >> 1) * (kv_heads * 64 * head_dim)
         first_at += (first_sub & 1) * (32 * head_dim)
         second_at += (second_sub & 1) * (32 * head_dim)
-        start = tl.where(second, second_at, first_at) + lane * head_dim
+        # A choice between multiples is one, which the compiler does not see: it would read 2 bytes.
+        start = tl.multiple_of(tl.where(second, second_at, first_at), 16) + lane * head_dim
         known = tl.where(second, second_sub, first_sub) * 32 + lane
         pair = tl.load(rows + row * 2 + 2)
         words = tl.load(rows + row * 2 + 3)

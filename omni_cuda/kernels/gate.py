@@ -34,7 +34,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
             inner=inner,
             blocks=blocks,
             width=width,
-            prompt=early(gate_up.device),
+            dependent=early(gate_up.device),
             num_warps=width // 256,
             **early_launch(gate_up.device),
         )
@@ -48,9 +48,9 @@ def _silu_mul(
     inner: tl.constexpr,
     blocks: tl.constexpr,
     width: tl.constexpr,
-    prompt: tl.constexpr,
+    dependent: tl.constexpr,
 ):
-    if prompt:
+    if dependent:
         gdc_wait()
         gdc_launch_dependents()
     row = (tl.program_id(0) // blocks).to(tl.int64)

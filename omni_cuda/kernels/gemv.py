@@ -42,7 +42,7 @@ def multiply_row(
         rows=_ROWS,
         width=_width(inputs),
         gated=False,
-        prompt=early(x.device),
+        dependent=early(x.device),
         num_warps=4,
         **early_launch(x.device),
     )
@@ -73,7 +73,7 @@ def multiply_row_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         rows=_ROWS,
         width=_width(inputs),
         gated=True,
-        prompt=early(x.device),
+        dependent=early(x.device),
         num_warps=4,
         **early_launch(x.device),
     )
@@ -96,7 +96,7 @@ def _multiply_row(
     rows: tl.constexpr,
     width: tl.constexpr,
     gated: tl.constexpr,
-    prompt: tl.constexpr,
+    dependent: tl.constexpr,
 ):
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     lane = tl.arange(0, width)
@@ -106,7 +106,7 @@ def _multiply_row(
     w = tl.load(start, mask=there & (lane < inputs)[None, :], other=0.0)
     if gated:
         up = tl.load(further, mask=there & (lane < inputs)[None, :], other=0.0)
-    if prompt:
+    if dependent:
         gdc_wait()
         gdc_launch_dependents()
     total = tl.zeros([rows, width], tl.float32)

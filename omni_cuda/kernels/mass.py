@@ -58,7 +58,7 @@ def add_mass(
         heads=kv_heads,
         group=group,
         head_dim=head_dim,
-        padded=triton.next_power_of_2(head_dim),
+        padded=max(16, triton.next_power_of_2(head_dim)),
         tile=cut.queries,
         shared=pages.programs > 1,
         # A single query is taken to see all that is listed.

@@ -40,7 +40,7 @@ def merge_shares(
         padded_shares=triton.next_power_of_2(shares),
         head_dim=head_dim,
         part=_PART,
-        prompt=early(out.device),
+        dependent=early(out.device),
         num_warps=4,
         **early_launch(out.device),
     )
@@ -57,13 +57,13 @@ def _merge(
     padded_shares: tl.constexpr,
     head_dim: tl.constexpr,
     part: tl.constexpr,
-    prompt: tl.constexpr,
+    dependent: tl.constexpr,
 ):
     """A part of a line from those of the programs that had something to read."""
     line = tl.program_id(0).to(tl.int64)
     share = tl.arange(0, padded_shares)
     column = tl.program_id(1) * part + tl.arange(0, part)
-    if prompt:
+    if dependent:
         gdc_wait()
         gdc_launch_dependents()
     each = tl.load(found_sums + share * lines + line, mask=share < shares, other=float("-inf"))

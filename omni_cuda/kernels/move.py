@@ -11,6 +11,9 @@ import triton.language as tl
 
 from omni_core.backend import PAGE
 
+_SCRATCH = 1 << 26
+"""Bytes of keys that are on their way at once where cells trade places."""
+
 
 def move_cells(
     source: torch.Tensor,
@@ -29,34 +32,43 @@ def move_cells(
         keys, values: ``[layers, streams, pages, kv_heads, PAGE, head_dim]``, contiguous.
         order: ``int64[pages or more, PAGE]``.
         bias: ``float32[pages or more, PAGE]``.
-        overlap: whether a target may be a source too; the cells then go through a scratch.
+        overlap: whether a target may be a source too; the cells then go through a scratch, a few
+            layers at a time.
     """
     count = source.shape[0]
     if not count:
         return
     source, target = source.contiguous(), target.contiguous()
-    pool = (keys, values, order, bias)
     if not overlap:
-        _copy(source, pool, target, pool)
+        _copy(source, (keys, values), target, (keys, values), (order, bias))
         return
-    # The scratch is a small arena, its first cells in use.
+    for column in (order.view(-1), bias.view(-1)):
+        column[target] = column[source]
+    # The scratch is a small arena, its first cells in use: as many layers as it takes at once.
     pages = triton.cdiv(count, PAGE)
-    scratch = (
-        keys.new_empty(*keys.shape[:2], pages, *keys.shape[3:]),
-        values.new_empty(*values.shape[:2], pages, *values.shape[3:]),
-        order.new_empty(pages, PAGE),
-        bias.new_empty(pages, PAGE),
-    )
+    layer = pages * keys[0, :, 0].nbytes
+    depth = min(keys.shape[0], max(1, _SCRATCH // layer))
+    shape = (depth, keys.shape[1], pages, *keys.shape[3:])
+    scratch = (keys.new_empty(shape), values.new_empty(shape))
     numbered = torch.arange(count, dtype=torch.int32, device=source.device)
-    _copy(source, pool, numbered, scratch)
-    _copy(numbered, scratch, target, pool)
+    for start in range(0, keys.shape[0], depth):
+        part = (keys[start : start + depth], values[start : start + depth])
+        held = (scratch[0][: len(part[0])], scratch[1][: len(part[0])])
+        _copy(source, part, numbered, held)
+        _copy(numbered, held, target, part)
 
 
-_Pool = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Keys, values, order and bias."""
+_Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def _copy(source: torch.Tensor, origin: _Pool, target: torch.Tensor, goal: _Pool) -> None:
+def _copy(
+    source: torch.Tensor,
+    origin: _Pair,
+    target: torch.Tensor,
+    goal: _Pair,
+    places: _Pair | tuple[None, None] = (None, None),
+) -> None:
+    """Copy cells of keys and values, and of order and bias if given."""
     layers, streams, _, kv_heads, _, head_dim = origin[0].shape
     heads, dims = triton.next_power_of_2(kv_heads), triton.next_power_of_2(head_dim)
     _copy_cells[(source.shape[0], layers, streams)](
@@ -64,6 +76,7 @@ def _copy(source: torch.Tensor, origin: _Pool, target: torch.Tensor, goal: _Pool
         target,
         *origin,
         *goal,
+        *places,
         origin[0].shape[2],
         goal[0].shape[2],
         kv_heads=kv_heads,
@@ -81,12 +94,10 @@ def _copy_cells(
     target,
     source_keys,
     source_values,
-    source_order,
-    source_bias,
     target_keys,
     target_values,
-    target_order,
-    target_bias,
+    order,
+    bias,
     source_pages,
     target_pages,
     kv_heads: tl.constexpr,
@@ -111,6 +122,7 @@ def _copy_cells(
     values = tl.load(source_values + read, mask=mask)
     tl.store(target_keys + written, keys, mask=mask)
     tl.store(target_values + written, values, mask=mask)
-    if layer + stream == 0:
-        tl.store(target_order + new, tl.load(source_order + old))
-        tl.store(target_bias + new, tl.load(source_bias + old))
+    if order is not None:  # noqa: SIM102, whose advice Triton does not compile
+        if layer + stream == 0:
+            tl.store(order + new, tl.load(order + old))
+            tl.store(bias + new, tl.load(bias + old))

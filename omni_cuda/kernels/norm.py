@@ -32,7 +32,7 @@ def rms_norm(
             eps,
             hidden=hidden,
             width=width,
-            prompt=early(x.device),
+            dependent=early(x.device),
             num_warps=warps,
             **early_launch(x.device),
         )
@@ -61,7 +61,7 @@ def add_rms_norm(
             eps,
             hidden=hidden,
             width=width,
-            prompt=early(x.device),
+            dependent=early(x.device),
             num_warps=warps,
             **early_launch(x.device),
         )
@@ -76,13 +76,15 @@ def _cut(x: torch.Tensor) -> tuple[int, int, int, int]:
 
 
 @triton.jit
-def _rms_norm(x, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, prompt: tl.constexpr):
+def _rms_norm(
+    x, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, dependent: tl.constexpr
+):
     lane = tl.arange(0, width)
     mask = lane < hidden
     start = tl.program_id(0).to(tl.int64) * hidden
     # Weights are there from the first: they need not wait for the kernel before.
     scale = tl.load(weight + lane, mask=mask, other=0.0)
-    if prompt:
+    if dependent:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.load(x + start + lane, mask=mask, other=0.0)
@@ -91,14 +93,21 @@ def _rms_norm(x, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, pr
 
 @triton.jit
 def _add_rms_norm(
-    x, residual, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, prompt: tl.constexpr
+    x,
+    residual,
+    weight,
+    out,
+    eps,
+    hidden: tl.constexpr,
+    width: tl.constexpr,
+    dependent: tl.constexpr,
 ):
     lane = tl.arange(0, width)
     mask = lane < hidden
     start = tl.program_id(0).to(tl.int64) * hidden
     # Weights are there from the first: they need not wait for the kernel before.
     scale = tl.load(weight + lane, mask=mask, other=0.0)
-    if prompt:
+    if dependent:
         gdc_wait()
         gdc_launch_dependents()
     added = tl.load(x + start + lane, mask=mask, other=0.0).to(tl.float32)

@@ -62,7 +62,7 @@ def rotate_and_store(
         heads=heads,
         padded=triton.next_power_of_2(head_dim // 2),
         page=PAGE,
-        prompt=early(qkv.device),
+        dependent=early(qkv.device),
         num_warps=1 if heads == 2 else 2,
         **early_launch(qkv.device),
     )
@@ -88,9 +88,9 @@ def _rotate_and_store(
     heads: tl.constexpr,
     padded: tl.constexpr,
     page: tl.constexpr,
-    prompt: tl.constexpr,
+    dependent: tl.constexpr,
 ):
-    if prompt:
+    if dependent:
         gdc_wait()
         gdc_launch_dependents()
     half: tl.constexpr = head_dim // 2

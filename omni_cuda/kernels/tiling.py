@@ -34,7 +34,7 @@ def tiling(count: int, group: int, element: int, roomy: bool = False) -> Tiling:
     """
     lines = count * group
     if element == 4:
-        return Tiling(16 if lines <= 16 else 32, 4, 1)
+        return Tiling(16, 4, 1)
     if lines <= 32:
         return Tiling(16 if lines <= 16 else 32, 4, 3)
     return Tiling(64, 4, 3 if roomy else 2)
@@ -53,4 +53,5 @@ def programs(
     """
     tiles = -(-count * group // tiling(count, group, element).queries) * heads
     shares = min(_MOST_SHARES, max(1, 2 * processors // tiles))
-    return shares if shares == 1 else max(shares, tables)
+    # Each table takes whole programs.
+    return shares if shares == 1 else shares + tables - 1

@@ -36,10 +36,10 @@ class Pair:
             backend.allocate(layout)
             backend.arena.keys.fill_(float("nan"))
             backend.arena.values.fill_(float("nan"))
-        self.kernels._steps._order.fill_(LATE)
-        self.kernels._steps._bias.fill_(float("nan"))
+        self.kernels._steps.shared.order.fill_(LATE)
+        self.kernels._steps.shared.bias.fill_(float("nan"))
         if processors:
-            self.kernels._steps._processors = processors
+            self.kernels._steps.shared.processors = processors
 
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         there = self.kernels.arena.keys.device
@@ -69,7 +69,7 @@ def spare_products(backend: Any) -> None:
     """Leave products to PyTorch on a CPU, where interpreting them would take most of the time."""
     if backend.device == "cpu":
         spelled_out = {name: getattr(ops.SPELLED_OUT, name) for name in ("linear", "gated")}
-        backend.backbone.ops = replace(backend.backbone.ops, **spelled_out)
+        backend._ops = replace(backend._ops, **spelled_out)
 
 
 def step(planner: Planner, tokens: Tokens, start: int, stop: int, **how: Any) -> StepPlan:

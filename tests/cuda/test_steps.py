@@ -40,7 +40,7 @@ def test_logits_equal_transformers(
     pair: Any, small_model: Any, placement: str, lengths: list[int], processors: int | None
 ) -> None:
     if placement == "sequential":
-        pair.kernels.backbone.ops = ops.fused()
+        pair.kernels._ops = ops.fused()
     tokens = text(sum(lengths), seed=len(lengths))
     planner = Planner(pages=4, placement=placement)
     pair.allocate(planner, processors)
@@ -128,7 +128,7 @@ def test_a_step_writes_its_own_cells_alone(pair: Any) -> None:
             spoiled = numbers.transpose(2, 4, 0, 1, 3).reshape(2 * PAGE, -1)
             assert not spoiled[written].any()
             assert spoiled[~written].all()
-        order = pair.kernels._steps._order.view(-1)[: 2 * PAGE].cpu().numpy()
+        order = pair.kernels._steps.shared.order.view(-1)[: 2 * PAGE].cpu().numpy()
         np.testing.assert_array_equal(order[plan.cells[0]], plan.order)
         assert (order[~written] == LATE).all()
 
@@ -243,7 +243,7 @@ def test_a_saved_arena_goes_on(
         for layer, (keys, values) in enumerate(stored):
             backend.write(layer, cells[layer], keys, values)
         if backend is resumed.kernels:
-            backend._steps._order.fill_(LATE)
+            backend._steps.shared.order.fill_(LATE)
         backend.restore(plan)
     for start, stop in ((9, 11), (11, 12)):
         rest = step(planner, tokens, start, stop)

@@ -77,7 +77,7 @@ def list_subblocks(live: ListedPages, programs: int, room: int | None = None) ->
 
 def most_rows(pages: int, tables: int) -> int:
     """Rows that a listing of so many pages and shifts can have."""
-    return pages + 2 * tables
+    return pages + tables
 
 
 def most_room(rows: int, tables: int, programs: int) -> int:

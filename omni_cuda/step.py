@@ -1,0 +1,257 @@
+"""Steps of one shape: their buffers, and the CUDA graph that runs them once one has run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from omni_core.backend import PAGE, ArenaLayout, StepPlan
+from omni_core.model_config import TextConfig
+from omni_core.paging.listing import Lister, most_room, most_rows
+from omni_core.paging.mirror import ListedPages
+from omni_cuda.arena import Arena
+from omni_cuda.backbone import Backbone
+from omni_cuda.kernels.attention import PageList
+from omni_cuda.kernels.tiling import programs
+from omni_cuda.ops import Ops
+from omni_cuda.paged import Paged
+from omni_cuda.rotary import DeviceRotary
+from omni_cuda.staging import Staging
+
+_LONGEST_GRAPH = 1024
+"""Tokens beyond which launching is hidden behind the work."""
+_STRETCHES = 8
+"""Copies of rows, up to which no index is sent."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What a captured step is fixed to.
+
+    Attributes:
+        tokens: new tokens with their padding.
+        tables: shifts of position with their padding.
+        logits: rows whose logits are wanted.
+        merged: whether cells have biases.
+        mass: whether attention mass is wanted.
+    """
+
+    tokens: int
+    tables: int
+    logits: int
+    merged: bool
+    mass: bool
+
+
+class Shared:
+    """What the steps of an arena share.
+
+    Attributes:
+        backbone, ops, text, arena, layout: what runs on what.
+        order, bias: of each cell, ``[pages + 1, PAGE]``, int64 and float32; the last page is where
+            padding goes.
+        processors: multiprocessors of the card.
+        capturing: the stream that graphs are captured on, and ``pool`` their memory; None where
+            there are no graphs.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        ops: Ops,
+        text: TextConfig,
+        arena: Arena,
+        layout: ArenaLayout,
+        graphs: bool,
+    ) -> None:
+        self.backbone, self.ops, self.text = backbone, ops, text
+        self.arena, self.layout = arena, layout
+        self.device = arena.keys.device
+        self.rotary = DeviceRotary(text, self.device)
+        shape = (layout.pages + 1, PAGE)
+        self.order = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        self.bias = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        self.processors = 1
+        if self.device.type == "cuda":
+            found = torch.cuda.get_device_properties(self.device)
+            self.processors = found.multi_processor_count
+        # Not PyTorch's own stream for captures, whose workspaces any other capture gives back.
+        self.capturing = torch.cuda.Stream(self.device) if graphs else None
+        self.pool = torch.cuda.MemPool() if graphs else None
+
+    @cached_property
+    def mass(self) -> torch.Tensor:
+        """What each cell got in a step, ``float32[groups, pages * PAGE]``."""
+        return torch.zeros(self.layout.groups, self.layout.pages * PAGE, device=self.device)
+
+
+class Step:
+    """Runs plans of one shape, from buffers whose addresses stay."""
+
+    def __init__(self, shared: Shared, shape: StepShape) -> None:
+        self._shared, self._shape = shared, shape
+        text, layout, device = shared.text, shared.layout, shared.device
+        element = shared.arena.keys.element_size()
+        self._programs = programs(
+            shape.tokens,
+            text.q_heads // text.kv_heads,
+            text.kv_heads * layout.streams,
+            element,
+            shared.processors,
+            shape.tables,
+        )
+        rows = most_rows(layout.pages, shape.tables)
+        room = most_room(rows, shape.tables, self._programs)
+        self._listers = [Lister(self._programs, room) for _ in range(layout.groups)]
+        self._staging = Staging(self._arrays(self._programs * room), device)
+        embedding = shared.backbone.model.embed_tokens.weight
+        hidden = (layout.streams, shape.tokens, text.hidden)
+        self._x = torch.zeros(hidden, dtype=embedding.dtype, device=device)
+        out = (layout.streams, shape.logits, text.vocab)
+        self._logits = torch.zeros(out, dtype=torch.float32, device=device)
+        self._found = torch.zeros(out, dtype=torch.float32, pin_memory=device.type == "cuda")
+        self._capturable = shared.capturing is not None and shape.tokens <= _LONGEST_GRAPH
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._ran = False
+
+    def stage(self, plan: StepPlan, live: list[ListedPages]) -> None:
+        """Write a plan's arrays and what it reads to the device's buffers."""
+        host = self._staging.host()
+        _pad(host["positions"], plan.positions, 0)
+        _pad(host["tokens"], np.maximum(plan.tokens, 0), 0)
+        _pad(host["order"], plan.order, int(plan.order[-1]))
+        _pad(host["bias"], np.log(plan.counts), 0)
+        _pad(host["cells"], plan.cells, -1)
+        _pad(host["places"], plan.cells, self._shared.layout.pages * PAGE)
+        host["logits"][:] = plan.logits
+        for index, group in enumerate(live):
+            listing = self._listers[index].list(group)
+            host["rows"][index, :-1] = listing.rows
+            segments = host["segments"][index]
+            segments[: len(listing.segments)] = listing.segments
+            segments[len(listing.segments) :] = 0
+            _pad(host["shifts"][index], listing.shifts, 0)
+            if self._shape.tokens > 1:
+                host["bounds"][index] = listing.bounds
+        self._staging.send()
+
+    def embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> None:
+        """Put the step's inputs in place: token embeddings, and rows of what encoders gave."""
+        weight = self._shared.backbone.model.embed_tokens.weight
+        tokens = self._staging.device["tokens"].view(-1)
+        torch.index_select(weight, 0, tokens, out=self._x.view(-1, self._x.shape[2]))
+        if embeddings is None:
+            return
+        rows = plan.rows
+        edges = np.flatnonzero((np.diff(rows) != 1) | (rows[:-1] < 0)) + 1
+        stretches = [
+            (start, stop)
+            for start, stop in pairwise([0, *edges.tolist(), rows.size])
+            if rows[start] >= 0
+        ]
+        if len(stretches) <= _STRETCHES:
+            # The usual case: rows follow each other but for the delimiters between.
+            for start, stop in stretches:
+                first = int(rows[start])
+                self._x[:, start:stop] = embeddings[:, first : first + stop - start]
+        else:
+            at = np.flatnonzero(rows >= 0)
+            places, taken = (torch.from_numpy(each).to(self._x.device) for each in (at, rows[at]))
+            self._x[:, places] = embeddings[:, taken].to(self._x.dtype)
+
+    def compute(self) -> None:
+        """Launch the step."""
+        # Kernels are compiled by the first run, which a capture cannot do.
+        if self._graph is None and self._ran and self._capturable:
+            self._graph = self._captured()
+            # A capture needs memory of its own: without it, the step runs as it did before.
+            self._capturable = self._graph is not None
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._launch()
+        self._ran = True
+
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Logits ``float32[streams, k, vocab]``; waits for the device where some are wanted."""
+        if self._shape.logits:
+            self._found.copy_(self._logits, non_blocking=True)
+            if self._shared.device.type == "cuda":
+                torch.cuda.current_stream().synchronize()
+        found: npt.NDArray[np.float32] = self._found.numpy().copy()
+        return found
+
+    def _arrays(self, listed: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        shape, layout = self._shape, self._shared.layout
+        count, groups = shape.tokens, layout.groups
+        return {
+            "positions": (np.int32, (3, count)),
+            "shifts": (np.int32, (groups, shape.tables)),
+            "tokens": (np.int64, (layout.streams, count)),
+            "order": (np.int64, (count,)),
+            "bias": (np.float32, (count,)),
+            "cells": (np.int32, (groups, count)),
+            "places": (np.int64, (groups, count)),
+            "logits": (np.int64, (shape.logits,)),
+            "rows": (np.int64, (groups, listed + 1, 2)),
+            # A single token sees all that is listed whole.
+            "bounds": (np.int64, (groups, listed if count > 1 else 1, 2)),
+            "segments": (np.int32, (groups, max(self._programs, shape.tables), 4)),
+        }
+
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
+        """The step's graph; None where there is no room for one."""
+        stream, pool = self._shared.capturing, self._shared.pool
+        assert stream is not None and pool is not None
+        graph = torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(stream):
+                # Other threads may use the card meanwhile.
+                graph.capture_begin(pool.id, capture_error_mode="thread_local")
+                try:
+                    self._launch()
+                finally:
+                    graph.capture_end()
+        except RuntimeError:
+            return None
+        torch.cuda.current_stream().wait_stream(stream)
+        return graph
+
+    def _launch(self) -> None:
+        shared, given = self._shared, self._staging.device
+        places = given["places"]
+        shared.order.view(-1).index_put_((places,), given["order"].expand_as(places))
+        shared.bias.view(-1).index_put_((places,), given["bias"].expand_as(places))
+        if self._shape.mass:
+            shared.mass.zero_()
+        attends = [self._attend(group) for group in range(places.shape[0])]
+        # The residual stream is used up, but is written anew before each step.
+        logits = shared.backbone(self._x, attends, shared.arena, given["logits"], shared.ops)
+        self._logits.copy_(logits)
+
+    def _attend(self, group: int) -> Paged:
+        shared, given = self._shared, self._staging.device
+        cos, sin = shared.rotary.tables(given["positions"], given["shifts"][group])
+        pages = PageList(
+            given["rows"][group],
+            given["bounds"][group],
+            given["segments"][group],
+            self._programs,
+            shared.order,
+            shared.bias if self._shape.merged else None,
+            given["order"],
+        )
+        mass = shared.mass[group] if self._shape.mass else None
+        return Paged(pages, given["cells"][group], cos, sin, mass)
+
+
+def _pad(room: npt.NDArray[Any], values: npt.NDArray[Any], rest: int) -> None:
+    room[..., : values.shape[-1]] = values
+    room[..., values.shape[-1] :] = rest
