@@ -73,10 +73,8 @@ class PagedSteps:
     def move(self, plan: MovePlan) -> None:
         """Copy cells with their places in the stream."""
         overlap = bool(np.isin(plan.target, plan.source).any())
-        shared = self.shared
-        source, target = (upload(cells, shared.device) for cells in (plan.source, plan.target))
-        keys, values = shared.arena.keys, shared.arena.values
-        move_cells(source, target, keys, values, shared.order, shared.bias, overlap=overlap)
+        source, target = (upload(each, self.shared.device) for each in (plan.source, plan.target))
+        self._copy(source, target, overlap)
 
     def restore(self, plan: RestorePlan) -> None:
         """Take over where in the stream the cells' tokens are."""
@@ -84,12 +82,19 @@ class PagedSteps:
             places = upload(cells, self.shared.device, torch.int64)
             self.shared.order.view(-1)[places] = upload(order, self.shared.device)
 
+    def _copy(self, source: torch.Tensor, target: torch.Tensor, overlap: bool) -> None:
+        shared = self.shared
+        keys, values = shared.arena.keys, shared.arena.values
+        move_cells(source, target, keys, values, shared.order, shared.bias, overlap=overlap)
+
     @torch.inference_mode()
     def _warm(self) -> None:
-        """Compile and capture a decode step before somebody waits for it; all pages are free."""
+        """Compile what a stream needs before somebody waits for it; all pages are free."""
         step = self._step(StepShape(1, 2, 1, merged=False, mass=False))
         for _ in range(2):
             step.compute()
+        cells = torch.arange(2, dtype=torch.int32, device=self.shared.device)
+        self._copy(cells[:1], cells[1:], overlap=False)
 
     def _step(self, shape: StepShape) -> Step:
         shared = self.shared

@@ -237,7 +237,8 @@ class Cache:
                 found.append(result.logits)
         self.turn = int(turns[-1]) if turns.size else self.turn
         empty = np.zeros((streams, 0, self._vocab), np.float32)
-        return np.concatenate(found, axis=1) if found else empty
+        # One part, the usual case, is not copied: a row is a vocabulary long.
+        return np.concatenate(found or [empty], axis=1) if len(found) != 1 else found[0]
 
     def decide(self) -> Gone | None:
         """What the policy evicts now that a unit has ended, ``bool[n]``; None within the budget."""

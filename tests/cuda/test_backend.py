@@ -108,7 +108,8 @@ def test_kernels_add_no_error_to_that_of_bfloat16(
         _gap(_in_steps(load_path(untrained, "cuda", kernels=which, weights=weights)), truth)
         for which in (False, True)
     )
-    assert 0 < plain < 0.2
+    # In 4 bits, weights that were rounded to bfloat16 first fall into other steps.
+    assert 0 < plain < 0.3
     assert 0 < kernels < 1.5 * plain
 
 
