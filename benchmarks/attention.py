@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.attention_claims import OTHERS, claims, note_shares, over_history, passed
 from benchmarks.attention_plots import draw
-from benchmarks.harness import LACKS, ROOT, Report, table
+from benchmarks.harness import LACKS, ROOT, Report, out_folder, table
 
 PACKAGES = ("numpy", "torch", "triton", "flashinfer-python")
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write, draw; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="under two minutes, one shape")
-    parser.add_argument("--out", type=Path, help="folder for the JSON file and the plots")
+    parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
     parser.add_argument("--seed", type=int, help="of all that is drawn; left out, a new one")
     parser.add_argument(
         "--draw", type=Path, metavar="FILE", help="only draw what a JSON file of this tells"

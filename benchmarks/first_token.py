@@ -16,12 +16,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import LACKS, Claim, Report, table
+from benchmarks.harness import LACKS, Claim, Report, out_folder, table
 from benchmarks.virtual_devices import RATE, Lacking, VirtualCamera, virtual_microphone
 from omnilive.models import EMBEDDED
 from omnilive.options import BACKENDS
@@ -128,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=EMBEDDED, metavar="NAME", help="folder, or `embedded`")
     parser.add_argument("--backend", choices=BACKENDS, default="auto", help="what computes")
     parser.add_argument("--device", default="auto", help="as for `omnilive live`")
-    parser.add_argument("--out", type=Path, help="folder for the JSON file")
+    parser.add_argument("--out", type=out_folder, help="folder for the JSON file")
     options = parser.parse_args(arguments)
     count = (QUICK if options.quick else TURNS) if options.turns is None else options.turns
     if count < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -108,6 +109,18 @@ class Report:
         ]
         print(table(["", "claim", "value", "bound"], lines))
         return HOLDS if all(claim.holds for claim in self.claims) else FAILS
+
+
+def out_folder(text: str) -> Path:
+    """A folder to write to, for argparse: refused before a long run, not after it."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text} cannot be made ({error.strerror}); expected a folder"
+        ) from None
+    return path
 
 
 def machine_name() -> str:

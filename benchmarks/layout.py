@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import ROOT, Claim, Report
+from benchmarks.harness import ROOT, Claim, Report, out_folder
 from benchmarks.harness import table as text_table
 from benchmarks.layout_plots import draw_bars, draw_extents
 from benchmarks.layout_runs import (
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write, draw; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="under a minute, on fewer streams")
-    parser.add_argument("--out", type=Path, help="folder for the JSON file and the plots")
+    parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
     parser.add_argument(
         "--recorded",
         type=Path,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import streamworld
-from benchmarks.harness import LACKS, Claim, Report, table
+from benchmarks.harness import LACKS, Claim, Report, out_folder, table
 from benchmarks.same_answers_ways import LONGEST, Reference, Said, Twin
 from omni_core import UnitMedia
 from omnilive.models import EMBEDDED_FOLDER
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--banks", type=Path, default=BANKS, metavar="DIR", help="folder that holds test.npz"
     )
-    parser.add_argument("--out", type=Path, help="folder for the JSON file")
+    parser.add_argument("--out", type=out_folder, help="folder for the JSON file")
     options = parser.parse_args(arguments)
     if options.questions < 1:
         parser.error(f"--questions is {options.questions}, expected 1 or more")

@@ -13,11 +13,10 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import soak_real_time
-from benchmarks.harness import LACKS, Claim, Report, table
+from benchmarks.harness import LACKS, Claim, Report, out_folder, table
 from benchmarks.soak_run import WARM_UP, Part, Soak
 from benchmarks.soak_stream import SCENE, stream
 from benchmarks.virtual_devices import Lacking
@@ -140,7 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=EMBEDDED, metavar="NAME", help="folder, or `embedded`")
     parser.add_argument("--backend", default="auto", help="as for `omnilive live`")
     parser.add_argument("--device", default="auto", help="as for `omnilive live`")
-    parser.add_argument("--budget", type=int, default=BUDGET, metavar="CELLS")
+    parser.add_argument(
+        "--budget", type=int, default=BUDGET, metavar="CELLS", help="cells kept; 512 by default"
+    )
     parser.add_argument(
         "--real-time",
         type=float,
@@ -149,12 +150,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="MINUTES",
         help="follow virtual devices instead; 5 by default",
     )
-    parser.add_argument("--out", type=Path, help="folder for the JSON file")
+    parser.add_argument("--out", type=out_folder, help="folder for the JSON file")
     options = parser.parse_args(arguments)
     if options.real_time is not None and not 0.2 <= options.real_time <= 60:
         parser.error(f"--real-time is {options.real_time:g}, expected 0.2 to 60 minutes")
-    minutes = options.minutes or (10.0 if options.quick else EIGHT_HOURS)
-    if minutes < LEAST:
+    minutes = options.minutes
+    if minutes is None:
+        minutes = 10.0 if options.quick else EIGHT_HOURS
+    if not LEAST <= minutes < float("inf"):
         parser.error(f"--minutes is {minutes:g}, expected {LEAST} or more")
     try:
         prepared = prepare(options.model, options.backend, options.device)

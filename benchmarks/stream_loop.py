@@ -12,10 +12,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import FAILS, LACKS, ROOT, Report, table
+from benchmarks.harness import FAILS, LACKS, ROOT, Report, out_folder, table
 from benchmarks.stream_loop_size import LONG, NAMES, QUICK, Findings, Size
 
 PACKAGES = ("numpy", "torch", "triton", "transformers")
@@ -64,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     much.add_argument("--quick", action="store_true", help="under two minutes: one model, to 8K")
     much.add_argument("--long", action="store_true", help="sessions to 64K alone")
     parser.add_argument("--model", choices=NAMES, action="append", help="may be given again")
-    parser.add_argument("--out", type=Path, help="folder for the JSON file and the plots")
+    parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
     options = parser.parse_args(arguments)
     missing = lacking()
     if missing:

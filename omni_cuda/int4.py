@@ -47,6 +47,9 @@ class Int4Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., in]`` to ``[..., out]``."""
+        if not x.numel():
+            # Where no logits are wanted, the last layer is left without rows.
+            return x.new_empty(*x.shape[:-1], len(self.packed) * _TILE)
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         if x.dtype is torch.bfloat16 and x.is_cuda and len(rows) <= _FEW:
             kernel = torch.ops.aten._weight_int4pack_mm

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from omni_core.backend import Backend
 from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError
+from omnilive.interrupts import put_off
 
 LIBRARIES = {"mlx": ("mlx",), "cuda": ("torch", "transformers")}
 """What each backend needs; the first does the computing."""
@@ -52,7 +53,8 @@ def check(name: str, device: str, weights: str) -> None:
     Raises:
         BackendError: with what there is.
     """
-    devices = import_module(f"omni_{name}.devices")
+    with put_off():  # a signal's exception inside a library's import can end the process
+        devices = import_module(f"omni_{name}.devices")
     place = devices.choose_device(device)
     if name == "cuda":  # MLX has every format
         devices.choose_weights(weights, place)
@@ -62,7 +64,8 @@ def load_backend(
     name: str, checkpoint: Checkpoint, device: str, weights: str, streams: int = 1
 ) -> Backend:
     """Load a checkpoint's weights on a backend, for steps of so many streams of one layout."""
-    twin = import_module(f"omni_{name}")
+    with put_off():
+        twin = import_module(f"omni_{name}")
     backend: Backend = twin.load(checkpoint, device=device, weights=weights, streams=streams)
     return backend
 

@@ -200,7 +200,8 @@ def _add_replay(commands: Any) -> None:
         usage="omnilive replay DIR [OPTIONS]",
         description="Carry out the plans of a recording again, here, and compare the logits with "
         "the recorded ones. Exit code 1 if they differ by more than the number format explains "
-        "or, with --compare, if the plans differ.",
+        "(each backend rounds weights to 8 or 4 bits in its own way) or, with --compare, if the "
+        "plans differ.",
         formatter_class=formatter,
     )
     replay.add_argument("recording", type=Path, metavar="DIR", help="a folder made by --record")

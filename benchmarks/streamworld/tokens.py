@@ -13,14 +13,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from omni_core.errors import CheckpointError
 from omni_core.session import SYSTEM
 from streamworld import spec
 from streamworld.asking import ASKS
 from streamworld.outside import ABOUT, SENTENCES
 from streamworld.questions import Questions
 from streamworld.sentences import FORMS, filled
+
+try:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+except (ImportError, OSError) as error:
+    raise CheckpointError(
+        "the stream world's text needs the tokenizers package, which cannot be loaded: "
+        f"{' '.join(str(error).split())}; pip install -e . in the checkout"
+    ) from None
 
 SPECIALS = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|AUDIO|>", "<|audio_bos|>"),

@@ -113,6 +113,7 @@ def test_without_pyav_one_line_says_what_to_install(words: tuple[str, ...]) -> N
     [
         (("live", "--fast"), "tokenizers"),
         (("doctor",), "tokenizers"),
+        (("eval", "streamworld", "--quick"), "tokenizers"),
         (("live", "--model", "nobody/nothing"), "huggingface_hub"),
     ],
 )

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from clips import write_clip
 
 from omni_core import Session
+from omnilive import backends
 from omnilive.cli import main
 from omnilive.interrupts import at_once, gently, put_off
 from omnilive.output import JsonLines
@@ -168,6 +170,24 @@ def test_who_reads_may_be_ended_with_it(monkeypatch: pytest.MonkeyPatch) -> None
             put("nobody reads")
         assert ending.code == 143
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("load", ["check", "load_backend"])
+def test_a_signal_within_a_librarys_import_comes_after_it(
+    load: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def imported(name: str) -> SimpleNamespace:
+        signal.raise_signal(signal.SIGTERM)
+        done.append(name)
+        return SimpleNamespace(choose_device=done.append, load=lambda *_, **__: done.append("load"))
+
+    monkeypatch.setattr(backends, "import_module", imported)
+    arguments = {"check": ("mlx", "auto", "f32"), "load_backend": ("mlx", None, "auto", "f32")}
+    with gently(lambda: done.append("stop")):
+        getattr(backends, load)(*arguments[load])
+    assert done[0].startswith("omni_mlx") and done[1] == "stop"
 
 
 def test_signals_are_put_off_and_come_after() -> None:

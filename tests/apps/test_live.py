@@ -18,6 +18,7 @@ from omni_core.replay import first_difference
 from omnilive import load, open_clip
 from omnilive.cli import main
 from omnilive.clip import probe
+from omnilive.models import EMBEDDED_FOLDER
 
 Events = list[dict[str, Any]]
 
@@ -112,6 +113,24 @@ def test_both_backends_make_the_same_plans_and_replay_each_other(
         report = json.loads(capsys.readouterr().out)
         assert report["compared"] == report["agreed"] > 0
         assert report["worst"] <= 1e-3
+
+
+@pytest.mark.shipped
+@pytest.mark.parametrize(("bits", "least"), [("8", 1e-4), ("4", 1e-2)])
+def test_a_replay_allows_for_each_backends_rounding_of_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, bits: str, least: float
+) -> None:
+    pytest.importorskip("mlx.core")
+    pytest.importorskip("torch")
+    demo = EMBEDDED_FOLDER.parent / "demo.mp4"
+    record = ("--weights", bits, "--duration", "4", "--record", str(tmp_path / "r"))
+    live(capsys, "cuda", demo, *record)
+    words = ["replay", str(tmp_path / "r"), "--device", "cpu", "--jsonl", "--backend"]
+    for replayed, gap in ((["mlx"], least), (["cuda", "--weights", "f32"], least), (["cuda"], 0.0)):
+        assert main([*words, *replayed]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert gap <= report["worst"] < (report["tolerance"] if gap else 1e-3)
+        assert (report["tolerance"] > 1e-3) == (gap > 0)
 
 
 def test_recordings_with_other_plans_are_told_apart(

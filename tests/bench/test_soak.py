@@ -235,3 +235,24 @@ def test_lengths_that_cannot_be_are_refused(
         soak.main(arguments)
     assert end.value.code == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "5.9", "nan", "inf"])
+def test_spans_that_cannot_be_run_are_refused(
+    minutes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        soak.main(["--minutes", minutes])
+    assert ended.value.code == 2
+    assert f"--minutes is {float(minutes):g}, expected 6 or more" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(SystemExit) as ended:
+            soak.main(["--quick", "--out", str(out)])
+        assert ended.value.code == 2
+        assert f"{out} cannot be made" in capsys.readouterr().err

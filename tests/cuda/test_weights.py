@@ -92,7 +92,7 @@ def test_codes_lie_where_the_kernel_reads_them(inputs: int, outputs: int, group:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("count", [1, 16, 63, 65, 300])
+@pytest.mark.parametrize("count", [0, 1, 16, 63, 65, 300])
 @pytest.mark.parametrize(("inputs", "outputs", "group"), SIZES)
 def test_a_layer_in_4_bits_multiplies_with_what_is_kept(
     device: str, inputs: int, outputs: int, group: int, count: int, dtype: torch.dtype

@@ -91,7 +91,7 @@ def _open() -> Any:
     except ImportError as error:
         raise SpeechError(
             f"speech cannot be found in the sound without onnxruntime ({error}): "
-            "pip install -e '.[live]' in the checkout, or type the questions"
+            "pip install -e '.[live]' in the checkout, or type the questions on the screen"
         ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
