@@ -163,7 +163,7 @@ class _Launch:
         self._pages = PageList(
             rows=empty(self.programs * self.room + 1, 2),
             bounds=empty(self.programs * self.room, 2),
-            segments=empty(max(self.programs, tables), 4, dtype=torch.int32),
+            segments=empty(max(self.programs, 2 * tables), 4, dtype=torch.int32),
             programs=self.programs,
             order=backend._order,
             bias=None,

@@ -202,7 +202,7 @@ class Step:
             "rows": (np.int64, (groups, listed + 1, 2)),
             # A single token sees all that is listed whole.
             "bounds": (np.int64, (groups, listed if count > 1 else 1, 2)),
-            "segments": (np.int32, (groups, max(self._programs, shape.tables), 4)),
+            "segments": (np.int32, (groups, max(self._programs, 2 * shape.tables), 4)),
         }
 
     def _captured(self) -> torch.cuda.CUDAGraph | None:

@@ -73,7 +73,7 @@ def attend_pages(
     Returns:
         ``[streams, T, q_heads, head_dim]`` in the queries' dtype.
     """
-    tables, streams, count, q_heads, head_dim = queries.shape
+    _, streams, count, q_heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     group = q_heads // kv_heads
     cut = tiling(count, group, queries.element_size(), roomy(queries.device))
@@ -99,7 +99,7 @@ def attend_pages(
         scale * _LOG2E,
         count,
         streams,
-        tables,
+        pages.segments.shape[0],
         pages.room,
         keys.stride(0),
         kv_heads=kv_heads,
@@ -121,7 +121,7 @@ def attend_pages(
     return out
 
 
-@triton.jit(do_not_specialize=["count", "streams", "tables", "room"])
+@triton.jit(do_not_specialize=["count", "streams", "listed", "room"])
 def _attend(
     queries,
     keys,
@@ -137,7 +137,7 @@ def _attend(
     scale,
     count,
     streams,
-    tables,
+    listed,
     room,
     stream_stride,
     kv_heads: tl.constexpr,
@@ -181,7 +181,7 @@ def _attend(
             kv_heads, head_dim, padded, True, checked, far, exact, dependent,
         )  # fmt: skip
     else:
-        for segment in range(tables):
+        for segment in range(listed):
             peak, total, mixed = _read(
                 queries, keys, values, rows, bounds, segments, order, bias, segment, 0, place,
                 there, mine, oldest, table_stride, peak, total, mixed, scale,

@@ -35,7 +35,7 @@ def add_mass(
             of -inf gives nothing.
         mass: ``float32[pages * PAGE]``, over the whole pool; dead cells stay as they are.
     """
-    tables, streams, count, q_heads, head_dim = queries.shape
+    _, streams, count, q_heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     group = q_heads // kv_heads
     cut = tiling(count, group, queries.element_size())
@@ -53,7 +53,7 @@ def add_mass(
         scale * _LOG2E,
         count,
         streams,
-        tables,
+        pages.segments.shape[0],
         keys.stride(0),
         heads=kv_heads,
         group=group,
@@ -69,7 +69,7 @@ def add_mass(
     )
 
 
-@triton.jit(do_not_specialize=["count", "streams", "tables"])
+@triton.jit(do_not_specialize=["count", "streams", "listed"])
 def _add_mass(
     queries,
     keys,
@@ -83,7 +83,7 @@ def _add_mass(
     scale,
     count,
     streams,
-    tables,
+    listed,
     stream_stride,
     heads: tl.constexpr,
     group: tl.constexpr,
@@ -100,7 +100,7 @@ def _add_mass(
     stream = tl.program_id(2) // heads
     keys += stream.to(tl.int64) * stream_stride + head * 64 * head_dim
     sums += (stream * count).to(tl.int64) * (heads * group) + head * group
-    for segment in range(share, share + 1 if shared else tables):
+    for segment in range(share, share + 1 if shared else listed):
         begin = tl.load(segments + segment * 4)
         whole = tl.load(segments + segment * 4 + 1)
         end = tl.load(segments + segment * 4 + 2)

@@ -53,5 +53,5 @@ def programs(
     """
     tiles = -(-count * group // tiling(count, group, element).queries) * heads
     shares = min(_MOST_SHARES, max(1, 2 * processors // tiles))
-    # Each table takes whole programs.
-    return shares if shares == 1 else shares + tables - 1
+    # Each table takes whole programs, and so do its rows of old and new tokens.
+    return shares if shares == 1 else shares + 2 * tables - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,39 @@ def test_bounds_hold_what_is_checked(pages: ListedPages, programs: int) -> None:
             assert listing.bounds[number].tolist() == [min(orders), newest[table]]
 
 
+@given(cases, st.integers(0, 2**31), st.booleans())
+def test_old_tokens_beside_new_ones_are_rows_of_their_own(
+    pages: ListedPages, seed: int, alone: bool
+) -> None:
+    told = sorted(order for _, checked, order in live_cells(pages).values() if checked) or [0]
+    since = told[seed % len(told)]
+    pages = replace(pages, since=since)
+    programs = 1 if alone else 2 * TABLES + seed % 90
+    listing, cells = list_subblocks(pages, programs), live_cells(pages)
+    rows = listing.rows[used_rows(listing)]
+    assert Counter(cell for row in rows for cell in cells_of(row)) == Counter(list(cells))
+    assert len(rows) <= most_rows(pages.pages.size, listing.shifts.size)
+    room = most_room(len(rows), listing.shifts.size, programs)
+    assert len(listing.rows) // programs <= room
+    newest: dict[tuple[int, bool], int] = {}
+    for first, middle, end, table in segments_of(listing):
+        kinds = set()
+        for number in range(first, end):
+            told = [cells[cell] for cell in cells_of(listing.rows[number])]
+            assert {shift for shift, _, _ in told} == {int(listing.shifts[table])}
+            orders = [order if checked else -1 for _, checked, order in told]
+            if number < middle:
+                # Whole pages that are not checked, and subblocks that all queries see.
+                assert max(orders) <= since
+                continue
+            mixed = min(orders) < since
+            kinds.add(mixed)
+            newest[table, mixed] = max(newest.get((table, mixed), -1), *orders)
+            assert max(orders) > since
+            assert listing.bounds[number].tolist() == [min(orders), newest[table, mixed]]
+        assert len(kinds) <= 1
+
+
 @given(cases, counts)
 def test_each_program_has_its_own_rows(pages: ListedPages, programs: int) -> None:
     listing = list_subblocks(pages, programs)
@@ -214,7 +248,7 @@ def test_an_odd_subblock_stands_beside_itself(checked: bool) -> None:
 
 def test_shifts_need_a_program_each() -> None:
     pages = listed(3, 60, 4, 0.5, 0.2)
-    with pytest.raises(ValueError, match="3 programs for 4 shifts"):
+    with pytest.raises(ValueError, match="3 programs for 4 parts"):
         list_subblocks(pages, 3)
 
 

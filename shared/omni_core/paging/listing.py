@@ -30,8 +30,8 @@ class Listing:
         bounds: ``int64[programs * room, 2]``: the smallest order in the row, and the largest in it
             and the rows before it of its table; ascending. 0 of rows that every query sees whole.
         segments: ``int32[n, 4]``: first row, first row that may be seen in part, end, and the table
-            that its queries are rotated by. Where one program reads all, one for each table; else
-            one for each program, which is empty once all rows are dealt out.
+            that its queries are rotated by. Where one program reads all, one or two for each table;
+            else one for each program, which is empty once all rows are dealt out.
         shifts: ``int32[m]``: the shift of position of each table.
     """
 
@@ -45,7 +45,7 @@ class Lister:
     """Lists one layer group step by step: what has not changed is not sorted again.
 
     Args:
-        programs: that share the rows: one, or at least as many as there are shifts.
+        programs: that share the rows: one, or at least twice as many as there are shifts.
         room: rows that each program has space for; what it takes if left out.
     """
 
@@ -60,7 +60,7 @@ class Lister:
         """Rows of what is alive, dealt out evenly; valid until the next call.
 
         Raises:
-            ValueError: more shifts than programs, or too little room.
+            ValueError: too few programs, or too little room.
         """
         if self._known is None or not _alike(self._known, live):
             self._listing, self._words = _arranged(live, self._programs, self._room)
@@ -77,12 +77,12 @@ def list_subblocks(live: ListedPages, programs: int, room: int | None = None) ->
 
 def most_rows(pages: int, tables: int) -> int:
     """Rows that a listing of so many pages and shifts can have."""
-    return pages + tables
+    return pages + 2 * tables
 
 
 def most_room(rows: int, tables: int, programs: int) -> int:
     """Rows, of so many, that one of the programs may have to take."""
-    return rows if programs <= tables else -(-rows // (programs - tables))
+    return rows if programs <= 2 * tables else -(-rows // (programs - 2 * tables))
 
 
 def _alike(old: ListedPages, new: ListedPages) -> bool:
@@ -99,20 +99,26 @@ def _arranged(live: ListedPages, programs: int, room: int | None) -> tuple[Listi
     """A listing without its occupancy words, and where they go."""
     page, half = np.divmod(np.flatnonzero(live.occupancy.reshape(-1)), _HALVES)
     shifts, table = np.unique(live.shift, return_inverse=True)
-    checked = live.checked[page]
-    first, last = _ranges(live)
-    rank = np.lexsort((first[page, half], checked, table[page]))
+    first, last = (each[page, half] for each in _ranges(live))
+    checked = live.checked[page] & (last > live.since)
+    # Old tokens beside new ones: first in order, last to be seen whole. Among the rows of new ones
+    # alone, they would have each of these looked at cell by cell.
+    mixed = checked & (first < live.since)
+    named, group = np.unique(table[page] * 2 + mixed, return_inverse=True)
+    rank = np.lexsort((first, checked, group))
     page, half, checked = page[rank], half[rank], checked[rank]
-    kind = table[page] * 2 + checked
+    first, last = first[rank], last[rank]
+    kind = group[rank] * 2 + checked
     # A subblock's place in its kind says whether it is the first or the second of a row.
-    sizes = np.bincount(kind, minlength=2 * max(1, shifts.size))
+    sizes = np.bincount(kind, minlength=2 * max(1, named.size))
     place = np.arange(kind.size) - (np.cumsum(sizes) - sizes)[kind]
     starts = np.concatenate([[0], np.cumsum((sizes + 1) // 2)])
     at = starts[kind] + place // 2
     second = place % 2 == 1
     tables = starts[[*range(0, starts.size - 1, 2), -1]]
     middles = starts[1::2]
-    segments, places, room = _dealt(tables, middles, programs, room)
+    of_table = named // 2 if named.size else np.zeros(1, np.int64)
+    segments, places, room = _dealt(tables, middles, of_table, programs, room)
     sub = live.pages[page] * _HALVES + half
     pairs = np.zeros((programs * room, 2, 2), np.uint32)
     pairs[places[at[~second]], 0] = sub[~second, None]
@@ -121,8 +127,8 @@ def _arranged(live: ListedPages, programs: int, room: int | None) -> tuple[Listi
     if checked.any():
         ranges = np.zeros((int(starts[-1]), 2), np.int64)
         opening = checked & ~second
-        ranges[at[opening], 0] = first[page, half][opening]
-        np.maximum.at(ranges[:, 1], at[checked], last[page, half][checked])
+        ranges[at[opening], 0] = first[opening]
+        np.maximum.at(ranges[:, 1], at[checked], last[checked])
         for middle, end in zip(middles, tables[1:], strict=True):
             np.maximum.accumulate(ranges[middle:end, 1], out=ranges[middle:end, 1])
         bounds[places] = ranges
@@ -149,11 +155,12 @@ def _pieces(sizes: Int64, most: int) -> Int64:
 
 
 def _dealt(
-    tables: Int64, middles: Int64, programs: int, room: int | None
+    tables: Int64, middles: Int64, of_table: Int64, programs: int, room: int | None
 ) -> tuple[Int32, Int64, int]:
     """Segments, where each row goes, and each program's room.
 
-    Rows of table ``t`` are ``tables[t]`` to ``tables[t + 1]``, seen in part from ``middles[t]`` on.
+    Rows ``tables[i]`` to ``tables[i + 1]`` are read by table ``of_table[i]``, and seen in part from
+    ``middles[i]`` on.
     """
     rows, sizes = int(tables[-1]), np.diff(tables)
     if programs == 1:
@@ -162,7 +169,7 @@ def _dealt(
     else:
         used = np.count_nonzero(sizes)
         if used > programs:
-            raise ValueError(f"{programs} programs for {used} shifts of position")
+            raise ValueError(f"{programs} programs for {used} parts that want one each")
         most = range(max(1, -(-rows // programs)), rows + 1)
         fits = bisect_left(most, True, key=lambda each: _pieces(sizes, each).sum() <= programs)
         pieces = _pieces(sizes, most[fits] if rows else 1)
@@ -183,6 +190,7 @@ def _dealt(
     table = np.repeat(np.arange(sizes.size), pieces)
     whole = np.clip(middles[table] - cuts[:-1], 0, lengths)
     segments = np.zeros((max(programs, sizes.size), 4), np.int32)
-    segments[: lengths.size] = np.stack([begins, begins + whole, begins + lengths, table], axis=1)
+    columns = [begins, begins + whole, begins + lengths, of_table[table]]
+    segments[: lengths.size] = np.stack(columns, axis=1)
     places = np.repeat(begins - cuts[:-1], lengths) + np.arange(rows)
     return segments, places, room

@@ -58,6 +58,7 @@ class ListedPages:
         shift: ``int32[n]``, added to a query's position to read the page's keys.
         checked: ``bool[n]``, whether some live cell is newer than some query.
         order: ``int64[c, PAGE]``, of the ``c`` checked pages.
+        since: an order up to which every query sees all; at best the first query's own.
     """
 
     pages: Int32
@@ -65,6 +66,7 @@ class ListedPages:
     shift: Int32
     checked: npt.NDArray[np.bool_]
     order: Int64
+    since: int = -1
 
 
 class TableMirror:
@@ -100,7 +102,8 @@ class TableMirror:
             checked[cells // PAGE] = plan.rows.size > 1
             checked = checked[pages]
             order = self.order[pages[checked]]
-            listed.append(ListedPages(pages, occupancy[pages], shift[pages], checked, order))
+            since = int(plan.order[0])
+            listed.append(ListedPages(pages, occupancy[pages], shift[pages], checked, order, since))
         return listed
 
     def commit(self, plan: StepPlan | MovePlan | RestorePlan) -> None:
