@@ -88,9 +88,7 @@ def latency(rows: Sequence[Row]) -> Table:
     head = ["model", "unit", "stream", "path, policy", "budget", "unit ms", "with words ms"]
     lines = [[*head, "times faster than own no-slide", "than transformers", "with words"]]
     for row in find(rows, part="stream"):
-        kept = {key: row[key] for key in ("part", "model", "unit", "target")}
-        own = find(rows, path="ours", policy="no-slide", **kept)
-        theirs = find(rows, path="transformers", policy="no-slide", **kept)
+        own, theirs = _keeping_all(rows, row)
         lines.append(
             [
                 row["model"],
@@ -115,9 +113,7 @@ def sessions(rows: Sequence[Row]) -> Table:
     head = ["model", "unit", "to", "transformers s", "no-slide s", "OmniPick s"]
     lines = [[*head, "transformers over", "no-slide over", "listening alone: no-slide over"]]
     for row in find(rows, part="stream", path="ours", policy="omnipick"):
-        kept = {key: row[key] for key in ("part", "model", "unit", "target")}
-        own = find(rows, path="ours", policy="no-slide", **kept)
-        theirs = find(rows, path="transformers", policy="no-slide", **kept)
+        own, theirs = _keeping_all(rows, row)
         lines.append(
             [
                 row["model"],
@@ -203,6 +199,15 @@ def claims(documents: Iterable[dict[str, Any]]) -> Table:
 
 def _timed(rows: Sequence[Row], part: str) -> list[Row]:
     return [row for row in find(rows, part=part) if row.get("ours_ms") is not None]
+
+
+def _keeping_all(rows: Sequence[Row], row: Row) -> tuple[list[Row], list[Row]]:
+    """The same stream with everything kept: through this loop, and through transformers."""
+    same = {key: row[key] for key in ("part", "model", "unit", "target")}
+    own, theirs = (
+        find(rows, path=path, policy="no-slide", **same) for path in ("ours", "transformers")
+    )
+    return own, theirs
 
 
 def _beside(row: Row, digits: int) -> list[str]:

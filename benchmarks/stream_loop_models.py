@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
+from benchmarks.traces import text_config
 from omni_core.model_config import AudioConfig, TextConfig, ThinkerConfig, VisionConfig
 from omni_cuda.backbone import PACKED, Backbone
 from omni_cuda.backend import TorchBackend
@@ -34,20 +35,8 @@ class ModelShape:
 def _text(
     vocab: int, hidden: int, intermediate: int, layers: int, heads: int, kv: int
 ) -> TextConfig:
-    return TextConfig(
-        vocab=vocab,
-        hidden=hidden,
-        intermediate=intermediate,
-        layers=layers,
-        q_heads=heads,
-        kv_heads=kv,
-        head_dim=128,
-        rms_eps=1e-6,
-        rope_theta=1e6,
-        mrope_section=(16, 24, 24),
-        max_positions=32768,
-        tied=False,
-    )
+    shape = text_config(layers, heads, kv, hidden)
+    return replace(shape, vocab=vocab, intermediate=intermediate)
 
 
 QWEN_3B = ModelShape("Qwen2.5-Omni-3B", _text(151936, 2048, 11008, 36, 16, 2), True)

@@ -235,12 +235,13 @@ class TorchBackend:
         return self.arena, self.mirror
 
     def _paged(self, arena: Arena, layout: ArenaLayout) -> PagedSteps:
+        from omni_cuda.step import Shared
         from omni_cuda.steps import PagedSteps
 
-        graphs = self._device.type == "cuda"
+        parts, graphs = (self.backbone, self._ops, self.config.text), self._device.type == "cuda"
         try:
             with _out_of_memory("the first step"):
-                return PagedSteps(self.backbone, self._ops, self.config.text, arena, layout, graphs)
+                return PagedSteps(Shared(*parts, arena, layout, graphs))
         except BackendError as error:
             raise BudgetError(str(error)) from error
 

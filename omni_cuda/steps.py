@@ -13,14 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omni_core.backend import ArenaLayout, MovePlan, RestorePlan, StepPlan
-from omni_core.model_config import TextConfig
+from omni_core.backend import MovePlan, RestorePlan, StepPlan
 from omni_core.paging.mirror import TableMirror
-from omni_cuda.arena import Arena
-from omni_cuda.backbone import Backbone
 from omni_cuda.devices import upload
 from omni_cuda.kernels.move import move_cells
-from omni_cuda.ops import Ops
 from omni_cuda.step import Shared, Step, StepShape
 
 _MOST_SHAPES = 16
@@ -32,18 +28,10 @@ _MOST_LOGITS = 64_000_000
 class PagedSteps:
     """Runs the steps and moves of one arena. Nothing in a step waits for the device but its end."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        ops: Ops,
-        text: TextConfig,
-        arena: Arena,
-        layout: ArenaLayout,
-        graphs: bool,
-    ) -> None:
-        self.shared = Shared(backbone, ops, text, arena, layout, graphs)
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
         self._kept: OrderedDict[StepShape, Step] = OrderedDict()
-        if graphs:
+        if shared.capturing is not None:
             self._warm()
 
     def run(

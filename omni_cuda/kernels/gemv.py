@@ -30,23 +30,7 @@ def multiply_row(
     Returns:
         ``[..., outputs]``.
     """
-    outputs, inputs = weight.shape
-    out = x.new_empty(*x.shape[:-1], outputs)
-    _multiply_row[(triton.cdiv(outputs, _ROWS),)](
-        x.contiguous(),
-        weight,
-        bias,
-        out,
-        outputs,
-        inputs=inputs,
-        rows=_ROWS,
-        width=_width(inputs),
-        gated=False,
-        dependent=early(x.device),
-        num_warps=4,
-        **early_launch(x.device),
-    )
-    return out
+    return _launched(x, weight, bias, weight.shape[0], gated=False)
 
 
 def multiply_row_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -61,18 +45,24 @@ def multiply_row_gated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     Returns:
         ``[..., inner]``.
     """
-    inner, inputs = weight.shape[0] // 2, weight.shape[1]
-    out = x.new_empty(*x.shape[:-1], inner)
-    _multiply_row[(triton.cdiv(inner, _ROWS),)](
+    return _launched(x, weight, None, weight.shape[0] // 2, gated=True)
+
+
+def _launched(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, outputs: int, *, gated: bool
+) -> torch.Tensor:
+    inputs = weight.shape[1]
+    out = x.new_empty(*x.shape[:-1], outputs)
+    _multiply_row[(triton.cdiv(outputs, _ROWS),)](
         x.contiguous(),
         weight,
-        None,
+        bias,
         out,
-        inner,
+        outputs,
         inputs=inputs,
         rows=_ROWS,
         width=_width(inputs),
-        gated=True,
+        gated=gated,
         dependent=early(x.device),
         num_warps=4,
         **early_launch(x.device),

@@ -21,22 +21,7 @@ def rms_norm(
         eps: added to the mean square.
         out: like ``x``, contiguous; takes the result if given.
     """
-    x = x.contiguous()
-    out = torch.empty_like(x) if out is None else out
-    hidden, rows, width, warps = _cut(x)
-    if rows:
-        _rms_norm[(rows,)](
-            x,
-            weight,
-            out,
-            eps,
-            hidden=hidden,
-            width=width,
-            dependent=early(x.device),
-            num_warps=warps,
-            **early_launch(x.device),
-        )
-    return out
+    return _launched(x, None, weight, eps, out)
 
 
 def add_rms_norm(
@@ -49,11 +34,22 @@ def add_rms_norm(
         weight: ``[hidden]`` in the same dtype.
         eps: added to the mean square.
     """
+    return _launched(x, residual, weight, eps)
+
+
+def _launched(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
     x = x.contiguous()
-    out = torch.empty_like(x)
-    hidden, rows, width, warps = _cut(x)
-    if rows:
-        _add_rms_norm[(rows,)](
+    out = torch.empty_like(x) if out is None else out
+    hidden = x.shape[-1]
+    width = triton.next_power_of_2(hidden)
+    if x.numel():
+        _rms_norm[(x.numel() // hidden,)](
             x,
             residual,
             weight,
@@ -62,37 +58,14 @@ def add_rms_norm(
             hidden=hidden,
             width=width,
             dependent=early(x.device),
-            num_warps=warps,
+            num_warps=min(max(width // 512, 1), 16),
             **early_launch(x.device),
         )
     return out
 
 
-def _cut(x: torch.Tensor) -> tuple[int, int, int, int]:
-    """Length of a row, rows, the row padded to a power of two, and warps for it."""
-    hidden = x.shape[-1]
-    width = triton.next_power_of_2(hidden)
-    return hidden, x.numel() // hidden, width, min(max(width // 512, 1), 16)
-
-
 @triton.jit
 def _rms_norm(
-    x, weight, out, eps, hidden: tl.constexpr, width: tl.constexpr, dependent: tl.constexpr
-):
-    lane = tl.arange(0, width)
-    mask = lane < hidden
-    start = tl.program_id(0).to(tl.int64) * hidden
-    # Weights are there from the first: they need not wait for the kernel before.
-    scale = tl.load(weight + lane, mask=mask, other=0.0)
-    if dependent:
-        gdc_wait()
-        gdc_launch_dependents()
-    row = tl.load(x + start + lane, mask=mask, other=0.0)
-    tl.store(out + start + lane, _normed(row, scale, eps, hidden), mask=mask)
-
-
-@triton.jit
-def _add_rms_norm(
     x,
     residual,
     weight,
@@ -110,16 +83,13 @@ def _add_rms_norm(
     if dependent:
         gdc_wait()
         gdc_launch_dependents()
-    added = tl.load(x + start + lane, mask=mask, other=0.0).to(tl.float32)
-    row = tl.load(residual + start + lane, mask=mask, other=0.0)
-    row = (row.to(tl.float32) + added).to(row.dtype)
-    tl.store(residual + start + lane, row, mask=mask)
-    tl.store(out + start + lane, _normed(row, scale, eps, hidden), mask=mask)
-
-
-@triton.jit
-def _normed(row, scale, eps, hidden: tl.constexpr):
+    row = tl.load(x + start + lane, mask=mask, other=0.0)
+    if residual is not None:
+        stream = tl.load(residual + start + lane, mask=mask, other=0.0)
+        row = (stream.to(tl.float32) + row.to(tl.float32)).to(stream.dtype)
+        tl.store(residual + start + lane, row, mask=mask)
     wide = row.to(tl.float32)
     wide *= tl.rsqrt(tl.sum(wide * wide, 0) / hidden + eps)
     # The norm is rounded before the weight is applied, as the module that this stands for does.
-    return (scale.to(tl.float32) * wide.to(row.dtype).to(tl.float32)).to(row.dtype)
+    normed = (scale.to(tl.float32) * wide.to(row.dtype).to(tl.float32)).to(row.dtype)
+    tl.store(out + start + lane, normed, mask=mask)

@@ -1,0 +1,87 @@
+"""The page that tells what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import harness, performance_page
+from benchmarks.stream_loop_size import NAMES
+from tests.bench.stream_rows import layout_row, stream_row
+
+
+def attention_rows() -> list[dict[str, Any]]:
+    timed = {"shape": NAMES[0], "live": 3072, "ours_ms": 0.2, "dense_ms": 0.26, "ratio": 1.3}
+    return [
+        {"part": "read bandwidth", "gb_per_s": 4400.0},
+        {"part": "decode", "new": 1, "dense": "cuDNN", **timed},
+        {"part": "decode", "new": 1, "shape": NAMES[1], "live": 3072, "failed": "out of memory"},
+        {"part": "prefill", "new": 700, "dense": "cuDNN", **timed},
+        {"part": "over history", "new": 1, **timed},
+        {"part": "holes", "kind": "pages", "holes": 0.5, "ns_per_cell": 7.0, "over_full": 1.05}
+        | timed,
+    ]
+
+
+def document(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "benchmark": name,
+        "device": "NVIDIA H200",
+        "quick": False,
+        "machine": {"processor": "x", "cores": 16, "system": "Linux x86_64"},
+        "versions": {"torch": "2.11"},
+        "commit": "0123",
+        "rows": rows,
+        "claims": [harness.Claim("a claim", 2.0, 1.0, least=True).row()],
+    }
+
+
+def test_the_page_tells_what_the_files_hold_and_what_they_lack() -> None:
+    streams = [
+        stream_row("transformers", "no-slide", 90.0, 250.0),
+        stream_row("ours", "no-slide", 60.0, 60.0),
+        stream_row("ours", "omnipick", 20.0, 50.0),
+    ]
+    further = [row | {"target": 65_536, "session_s": 7.25} for row in streams]
+    about = {
+        "part": "decode step",
+        "model": NAMES[0],
+        "cells": 3000,
+        "weight_bytes": 14_000_000_000,
+    }
+    step = about | {"cache_bytes": 8_000_000, "read_bytes_a_second": 4.4e12, "device_ms": None}
+    layouts = [layout_row("native", 10.0, 5.0, 0.0), layout_row("page", 9.0, 3.0, 0.5)]
+    told = performance_page.page(
+        [
+            document("attention", attention_rows()),
+            document("stream-loop", [*streams, step | {"floor_ms": 3.2, "ms": 4.0, "ratio": 1.25}]),
+            document("stream-loop-long", [streams[0] | {"session_s": 99.99}, *further]),
+        ]
+    )
+    assert "| 3.00 | 4.50 | 4.86 |" in told and "| 7.25 |" in told and "99.99" not in told
+    assert "| 14.01 | 4.40 | 3.20 | 4.00 | - | 1.25 |" in told and "| 13.9 | 72 |" in told
+    assert "cuDNN" in told and "out of memory" not in told
+    assert told.count("Not measured.") == 3
+    assert "after each unit of 700 tokens" in told
+    assert "{" not in told and max(len(line) for line in told.splitlines() if "|" not in line) < 400
+    told = performance_page.page([document("stream-loop", layouts)])
+    assert "| page, listed | 9.0 | 3.0 | 0.5 | 6.2 | 37.5 |" in told
+    assert told.count("Not measured.") == 11
+
+
+def test_the_page_is_not_written_without_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(performance_page, "RESULTS", tmp_path)
+    monkeypatch.setattr(performance_page, "PAGE", tmp_path / "performance.md")
+    monkeypatch.setattr(performance_page, "FIGURES", tmp_path / "figures")
+    with pytest.raises(SystemExit):
+        performance_page.main([])
+    assert "no results" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    file = tmp_path / "attention-nvidia-h200.json"
+    file.write_text(json.dumps(document("attention", attention_rows())))
+    assert performance_page.main([]) == 0
+    assert (tmp_path / "performance.md").read_text().startswith("# Performance")
