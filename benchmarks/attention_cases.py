@@ -17,6 +17,7 @@ from omni_core.paging.mirror import pack_occupancy
 from omni_core.units import Int32, Int64
 from omni_cuda.devices import upload
 from omni_cuda.kernels.attention import PageList
+from omni_cuda.kernels.launching import roomy
 from omni_cuda.kernels.tiling import programs
 
 BOUND = 1e-2
@@ -179,7 +180,8 @@ def build(
         torch.randn(size, dtype=dtype, device=device).masked_fill_(mask, float("nan"))
         for _ in range(2)
     )
-    shares = programs(count, shape.group, shape.kv_heads, dtype.itemsize, processors)
+    sizes = count, shape.group, shape.kv_heads, dtype.itemsize, processors
+    shares = programs(*sizes, roomy=roomy(device))
     return Case(shape, live, queries, keys, values, page_list(live, shares, device))
 
 

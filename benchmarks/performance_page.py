@@ -37,7 +37,7 @@ the whole loop were compared with a reference before they were timed. Ratios are
 A decode step reads every weight but the table of token embeddings once, and the keys and values
 of every live cell: divided by the bytes that the card reads in a second, that is the least it
 can take. The ratio is that of a step with the host's work in it to this floor; *kernels* is the
-sum of what ran on the card, without the gaps between.
+time in which something ran on the card.
 
 {floors}
 ## Attention
@@ -85,11 +85,15 @@ new tokens and the plan of each forward pass.
 Attention alone, summed over a stream under one policy: the page layout read by its list of live
 subblocks, its moves counted in, against the native layout (tokens go to the first free cell,
 nothing moves) and the eager one (all is moved together after every unit), both read by walking
-every tile of the span. Milliseconds of all layers; *below native* in percent.
+every tile of the span, dead ones skipped. Milliseconds of all layers; *below native* in percent.
+A flat cache has no position frames, so they are left out; the last line of each setting has
+them: what positions without end cost.
 
 {layouts}
-While a unit is read, it fills the native layout's holes: there is little left to be won there.
-The holes are wide open while words are spoken, when each step walks them.
+Tiles are saved, time is not in proportion: while a unit is read it fills the native layout's
+holes, a dead tile that is skipped costs little, and attention of a decode step over so few cells
+is ruled by launches. Where moves are few, the page layout is never far from the eager one, which
+copies every cell that stays.
 
 ### Memory
 

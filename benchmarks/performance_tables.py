@@ -152,26 +152,22 @@ def encoders(rows: Sequence[Row]) -> Table:
 def layouts(rows: Sequence[Row]) -> Table:
     """Attention by layout, moves counted in."""
     head = ["model", "unit", "budget", "layout", "prefill ms", "decode ms", "moves ms"]
-    lines = [[*head, "prefill below native", "decode below native"]]
+    lines = [[*head, "tiles of decode", "below native"]]
     for row in find(rows, part="layout"):
         same = {key: row[key] for key in ("part", "model", "policy", "unit", "budget")}
         native = find(rows, layout="native", **same)
-        read = "listed" if row["layout"] == "page" else "walked"
-        phases = ("prefill", "decode")
+        read = row["read"]
+        less = f"{100 * saved(row, native[0]):.1f}" if native and row is not native[0] else "-"
         lines.append(
             [
                 row["model"],
                 f"{row['unit']:,}",
                 f"{row['budget']:,}",
                 f"{row['layout']}, {read}",
-                *(_number(row["ms"][f"{read} {phase}"], 1) for phase in phases),
+                *(_number(row["ms"][f"{read} {phase}"], 1) for phase in ("prefill", "decode")),
                 _number(row["move_ms"], 1),
-                *(
-                    f"{100 * saved(row, native[0], phase):.1f}"
-                    if native and row["layout"] != "native"
-                    else "-"
-                    for phase in phases
-                ),
+                f"{row['tiles'][f'{read} decode']:,}",
+                less,
             ]
         )
     return lines

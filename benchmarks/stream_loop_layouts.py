@@ -26,7 +26,9 @@ from omni_core.model_config import TextConfig
 from omni_core.paging import EagerLayout, Layout, NativeLayout, PageLayout
 from omni_core.paging.listing import Listing, list_subblocks, most_room, most_rows
 from omni_core.paging.mirror import ListedPages, TableMirror, unpack_occupancy
+from omni_core.units import Int32
 from omni_cuda.kernels.attention import PageList, attend_pages
+from omni_cuda.kernels.launching import roomy
 from omni_cuda.kernels.move import move_cells
 from omni_cuda.kernels.tiling import programs
 
@@ -34,9 +36,12 @@ LAYOUTS: dict[str, Layout] = {
     "native": NativeLayout(),
     "eager": EagerLayout(),
     "page": PageLayout(),
+    "page with frames": PageLayout(),
 }
-FLAT = ("native", "eager")
-"""Layouts of a flat cache, which knows no position frames: they run without, to their advantage."""
+FRAMED = "page with frames"
+"""A flat cache knows no position frames: layouts are compared without, and ours runs with too."""
+WALKED = ("native", "eager")
+"""Layouts of a flat cache, whose span a kernel walks; they are read by a listing too."""
 
 
 def walked_span(live: ListedPages, programs: int, room: int) -> Listing:
@@ -85,12 +90,17 @@ class AttentionBackend:
     name, device, element = "attention", "gpu", 2
 
     def __init__(
-        self, text: TextConfig, readings: tuple[str, ...], device: torch.device, dtype: torch.dtype
+        self,
+        text: TextConfig,
+        readings: tuple[str, ...],
+        framed: bool,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self._text, self._readings, self._dtype = text, readings, dtype
         self._place, self.allocations = device, 0
-        # A flat cache has the prefix's frame and one for all else.
-        self.tables = 2 if "walked" in readings else most_frames(text.max_positions, None, 1 << 30)
+        # Without frames there is the prefix's and one for all else.
+        self.tables = most_frames(text.max_positions, None, 1 << 30) if framed else 2
         self.spent: dict[str, float] = {}
         self.tiles: dict[str, int] = {}
 
@@ -105,6 +115,10 @@ class AttentionBackend:
         self._order = torch.zeros(layout.pages, PAGE, dtype=torch.int64, device=self._place)
         self._bias = torch.zeros(layout.pages, PAGE, device=self._place)
         self._launches: dict[int, _Launch] = {}
+        if self._place.type == "cuda":
+            # Compiled before they are timed.
+            for overlap in (False, True):
+                self._move(np.zeros(1, np.int32), np.ones(1, np.int32), overlap)
 
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         """Attend over what the step sees; zeros for logits."""
@@ -127,16 +141,18 @@ class AttentionBackend:
 
     def move(self, plan: MovePlan) -> None:
         """Copy cells in all layers."""
-        cells = [torch.from_numpy(part).to(self._place) for part in (plan.source, plan.target)]
         overlap = bool(np.isin(plan.target, plan.source).any())
-
-        def run() -> None:
-            pool = (self._keys, self._values, self._order, self._bias)
-            move_cells(*cells, *pool, overlap=overlap)
-
-        taken = _milliseconds(run, self._place, times=1)
+        taken = self._move(plan.source, plan.target, overlap)
         self.spent["move"] = self.spent.get("move", 0.0) + taken
         self._mirror.commit(plan)
+
+    def _move(self, source: Int32, target: Int32, overlap: bool) -> float:
+        """Milliseconds that a move takes."""
+        cells = [torch.from_numpy(part).to(self._place) for part in (source, target)]
+        pool = (self._keys, self._values, self._order, self._bias)
+        return _milliseconds(
+            lambda: move_cells(*cells, *pool, overlap=overlap), self._place, times=1
+        )
 
 
 class _Launch:
@@ -151,7 +167,8 @@ class _Launch:
             processors = torch.cuda.get_device_properties(place).multi_processor_count
         group = text.q_heads // text.kv_heads
         tables = backend.tables
-        self.programs = programs(count, group, text.kv_heads, element, processors, tables)
+        sizes = count, group, text.kv_heads, element, processors, tables
+        self.programs = programs(*sizes, roomy=roomy(place))
         most = most_rows(backend.pages, tables)
         self.room = most_room(most, tables, self.programs)
         shape = (tables, 1, count, text.q_heads, text.head_dim)
@@ -228,12 +245,12 @@ def run_layout(
     dtype: torch.dtype,
 ) -> dict[str, Any]:
     """A stream's attention and moves on one layout, as a row."""
-    flat = layout in FLAT
-    text = replace(shape.text, max_positions=1 << 30) if flat else shape.text
+    framed = layout == FRAMED
+    text = shape.text if framed else replace(shape.text, max_positions=1 << 30)
     # Without frames every page has one shift, as a walked span needs it.
-    readings = ("walked", "listed") if flat else ("listed",)
-    backend = AttentionBackend(text, readings, device, dtype)
-    frame = 1 << 28 if flat else None
+    readings = ("walked", "listed") if layout in WALKED else ("listed",)
+    backend = AttentionBackend(text, readings, framed, device, dtype)
+    frame = None if framed else 1 << 28
     stream = LoopStream(
         backend,  # type: ignore[arg-type]
         text,
@@ -257,6 +274,7 @@ def run_layout(
         "model": shape.name,
         "policy": policy,
         "layout": layout,
+        "read": readings[0],
         "unit": unit,
         "budget": budget,
         "units": units,

@@ -117,7 +117,7 @@ def memory_over_units(
     longest: int = 1000,
     budget: int = 3072,
 ) -> dict[str, Any]:
-    """Bytes that the allocator holds after a tenth of units of varied lengths, and after all."""
+    """Bytes that the allocator holds after a fifth of units of varied lengths, and after all."""
     stream = LoopStream(backend, shape.text, "omnipick", "page", budget, longest, Clock())
     like = backend.backbone.lm_head.weight
     pool = torch.randn(1, longest, shape.text.hidden, device=like.device).to(like.dtype)
@@ -128,7 +128,7 @@ def memory_over_units(
         logits = stream.read(tokens, pool[:, : embedded_rows(unit_block(tokens, 0))])
         stream.say(logits, int(draw.integers(1, 6)))
         held.append(reserved())
-    early = max(held[: max(1, units // 10)])
+    early = max(held[: max(1, units // 5)])
     return {
         "part": "memory",
         "model": shape.name,
@@ -150,6 +150,7 @@ def _device_milliseconds(stream: LoopStream, steps: int = 5) -> float | None:
     """What the device's kernels take in a step, gaps left out; None where that cannot be read."""
     if not torch.cuda.is_available():
         return None
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     try:
@@ -161,5 +162,18 @@ def _device_milliseconds(stream: LoopStream, steps: int = 5) -> float | None:
         # Counters may be closed to whoever is no administrator.
         print(f"no profile of the device: {error}", file=sys.stderr)
         return None
-    total = sum(event.self_device_time_total for event in found.key_averages())
-    return round(total / 1e3 / steps, 4) if total else None
+    spans = [
+        (event.time_range.start, event.time_range.end)
+        for event in found.events()
+        if event.device_type == DeviceType.CUDA
+    ]
+    return round(_covered(spans) / 1e3 / steps, 4) if spans else None
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Time that lies in one of these spans at least: kernels start before the last one ends."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total

@@ -183,7 +183,6 @@ class TorchBackend:
         with _out_of_memory(f"a step of {plan.tokens.shape[1]} tokens"):
             run = self._steps.run if self._steps else self._gathered
             rows, mass = run(plan, mirror, embeddings)
-        mirror.commit(plan)
         return StepResult(rows, mass if plan.mass else None)
 
     @_computing
@@ -268,7 +267,9 @@ class TorchBackend:
         rows = self._upload(plan.logits).long()
         logits = self.backbone(self._embed(plan, embeddings), attends, arena, rows, self._ops)
         mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
-        return logits.cpu().numpy(), mass
+        found = logits.cpu().numpy()
+        mirror.commit(plan)
+        return found, mass
 
     def _embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> torch.Tensor:
         ids = self._upload(np.maximum(plan.tokens, 0))

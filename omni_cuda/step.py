@@ -18,6 +18,7 @@ from omni_core.paging.mirror import ListedPages
 from omni_cuda.arena import Arena
 from omni_cuda.backbone import Backbone
 from omni_cuda.kernels.attention import PageList
+from omni_cuda.kernels.launching import roomy
 from omni_cuda.kernels.tiling import programs
 from omni_cuda.ops import Ops
 from omni_cuda.paged import Paged
@@ -38,6 +39,7 @@ class StepShape:
         tokens: new tokens with their padding.
         tables: shifts of position with their padding.
         logits: rows whose logits are wanted.
+        embedded: whether encoders' rows come with it.
         merged: whether cells have biases.
         mass: whether attention mass is wanted.
     """
@@ -45,6 +47,7 @@ class StepShape:
     tokens: int
     tables: int
     logits: int
+    embedded: bool
     merged: bool
     mass: bool
 
@@ -105,6 +108,7 @@ class Step:
             element,
             shared.processors,
             shape.tables,
+            roomy(device),
         )
         rows = most_rows(layout.pages, shape.tables)
         room = most_room(rows, shape.tables, self._programs)
@@ -115,7 +119,6 @@ class Step:
         self._x = torch.zeros(hidden, dtype=embedding.dtype, device=device)
         out = (layout.streams, shape.logits, text.vocab)
         self._logits = torch.zeros(out, dtype=torch.float32, device=device)
-        self._found = torch.zeros(out, dtype=torch.float32, pin_memory=device.type == "cuda")
         self._capturable = shared.capturing is not None and shape.tokens <= _LONGEST_GRAPH
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ran = False
@@ -141,13 +144,9 @@ class Step:
                 host["bounds"][index] = listing.bounds
         self._staging.send()
 
-    def embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> None:
-        """Put the step's inputs in place: token embeddings, and rows of what encoders gave."""
-        weight = self._shared.backbone.model.embed_tokens.weight
-        tokens = self._staging.device["tokens"].view(-1)
-        torch.index_select(weight, 0, tokens, out=self._x.view(-1, self._x.shape[2]))
-        if embeddings is None:
-            return
+    def embed(self, plan: StepPlan, embeddings: torch.Tensor) -> None:
+        """Put the inputs of an embedded step in place: tokens', and rows of what encoders gave."""
+        self._look_up()
         rows = plan.rows
         edges = np.flatnonzero((np.diff(rows) != 1) | (rows[:-1] < 0)) + 1
         stretches = [
@@ -180,12 +179,15 @@ class Step:
 
     def logits(self) -> npt.NDArray[np.float32]:
         """Logits ``float32[streams, k, vocab]``; waits for the device where some are wanted."""
+        pinned = self._shared.device.type == "cuda"
+        # Pinned memory is kept by PyTorch: the caller's own costs no more than a copy would.
+        found = torch.empty(self._logits.shape, dtype=torch.float32, pin_memory=pinned)
         if self._shape.logits:
-            self._found.copy_(self._logits, non_blocking=True)
-            if self._shared.device.type == "cuda":
+            found.copy_(self._logits, non_blocking=True)
+            if pinned:
                 torch.cuda.current_stream().synchronize()
-        found: npt.NDArray[np.float32] = self._found.numpy().copy()
-        return found
+        rows: npt.NDArray[np.float32] = found.numpy()
+        return rows
 
     def _arrays(self, listed: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
         shape, layout = self._shape, self._shared.layout
@@ -229,12 +231,20 @@ class Step:
         places = given["places"]
         shared.order.view(-1).index_put_((places,), given["order"].expand_as(places))
         shared.bias.view(-1).index_put_((places,), given["bias"].expand_as(places))
+        if not self._shape.embedded:
+            self._look_up()
         if self._shape.mass:
             shared.mass.zero_()
         attends = [self._attend(group) for group in range(places.shape[0])]
         # The residual stream is used up, but is written anew before each step.
         logits = shared.backbone(self._x, attends, shared.arena, given["logits"], shared.ops)
         self._logits.copy_(logits)
+
+    def _look_up(self) -> None:
+        """The tokens' embeddings become the step's input."""
+        weight = self._shared.backbone.model.embed_tokens.weight
+        tokens = self._staging.device["tokens"].view(-1)
+        torch.index_select(weight, 0, tokens, out=self._x.view(-1, self._x.shape[2]))
 
     def _attend(self, group: int) -> Paged:
         shared, given = self._shared, self._staging.device

@@ -19,8 +19,9 @@ from omni_cuda.devices import upload
 from omni_cuda.kernels.move import move_cells
 from omni_cuda.step import Shared, Step, StepShape
 
-_MOST_SHAPES = 16
-"""Shapes of steps whose buffers and graphs are kept."""
+_MOST_SHAPES = 32
+"""Shapes of steps whose buffers and graphs are kept: those of a stream whose units are of every
+length up to the longest graph's, and a few more."""
 _MOST_LOGITS = 64_000_000
 """Bytes of logits beyond which a step's buffers are not kept."""
 
@@ -37,24 +38,32 @@ class PagedSteps:
     def run(
         self, plan: StepPlan, mirror: TableMirror, embeddings: torch.Tensor | None
     ) -> tuple[npt.NDArray[np.float32], tuple[npt.NDArray[np.float32], ...]]:
-        """Logits ``float32[streams, k, vocab]`` and mass a layer group, as a step result has."""
+        """Carry a plan out and have the mirror take it over.
+
+        Returns:
+            Logits ``float32[streams, k, vocab]`` and mass a layer group, as a step result has.
+        """
         live = mirror.preview_pages(plan)
         shifts = max(np.unique(group.shift).size for group in live)
         shape = StepShape(
             bucket(plan.rows.size),
             1 << max(0, shifts - 1).bit_length(),
             plan.logits.size,
+            embeddings is not None,
             mirror.merged,
             plan.mass,
         )
         step = self._step(shape)
         step.stage(plan, live)
-        step.embed(plan, embeddings)
+        if embeddings is not None:
+            step.embed(plan, embeddings)
         step.compute()
+        cells = [group.cells for group in mirror.preview(plan)] if plan.mass else []
+        # While the device computes. What can fail now is the device, and nothing runs after that.
+        mirror.commit(plan)
         logits = step.logits()
         if not plan.mass:
             return logits, ()
-        cells = [group.cells for group in mirror.preview(plan)]
         mass = self.shared.mass.cpu().numpy()
         return logits, tuple(found[at] for found, at in zip(mass, cells, strict=True))
 
@@ -78,7 +87,7 @@ class PagedSteps:
     @torch.inference_mode()
     def _warm(self) -> None:
         """Compile what a stream needs before somebody waits for it; all pages are free."""
-        step = self._step(StepShape(1, 2, 1, merged=False, mass=False))
+        step = self._step(StepShape(1, 2, 1, embedded=False, merged=False, mass=False))
         for _ in range(2):
             step.compute()
         cells = torch.arange(2, dtype=torch.int32, device=self.shared.device)

@@ -117,7 +117,7 @@ def attend_pages(
         **early_launch(queries.device),
     )
     if shared:
-        merge_shares(found, found_sums, out, sums)
+        merge_shares(found, found_sums, pages.segments, out, sums)
     return out
 
 
@@ -151,10 +151,19 @@ def _attend(
     exact: tl.constexpr,
     dependent: tl.constexpr,
 ):
-    # The last tile sees most: it starts first.
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     # Programs without rows come last, so that those with rows spread over the card.
     share = tl.program_id(2)
+    if shared:
+        if tl.load(segments + share * 4) == tl.load(segments + share * 4 + 2):
+            if dependent:
+                gdc_wait()
+                gdc_launch_dependents()
+            return
+    elif dependent:
+        gdc_wait()
+        gdc_launch_dependents()
+    # The last tile sees most: it starts first.
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1) % kv_heads
     stream = tl.program_id(1) // kv_heads
     line = tile * block + tl.arange(0, block)
@@ -182,11 +191,12 @@ def _attend(
         )  # fmt: skip
     else:
         for segment in range(listed):
-            peak, total, mixed = _read(
-                queries, keys, values, rows, bounds, segments, order, bias, segment, 0, place,
-                there, mine, oldest, table_stride, peak, total, mixed, scale,
-                kv_heads, head_dim, padded, False, checked, far, exact, dependent,
-            )  # fmt: skip
+            if tl.load(segments + segment * 4) < tl.load(segments + segment * 4 + 2):
+                peak, total, mixed = _read(
+                    queries, keys, values, rows, bounds, segments, order, bias, segment, 0, place,
+                    there, mine, oldest, table_stride, peak, total, mixed, scale,
+                    kv_heads, head_dim, padded, False, checked, far, exact, False,
+                )  # fmt: skip
     total = tl.where(total == 0.0, 1.0, total)
     mixed = mixed / total[:, None]
     if shared:

@@ -16,6 +16,7 @@ _PART = 64
 def merge_shares(
     found: torch.Tensor,
     found_sums: torch.Tensor,
+    segments: torch.Tensor,
     out: torch.Tensor,
     sums: torch.Tensor | None = None,
 ) -> None:
@@ -24,7 +25,9 @@ def merge_shares(
     Args:
         found: ``float32[programs, streams, T, q_heads, head_dim]``; need not be written where the
             program saw nothing.
-        found_sums: ``float32[programs, streams, T, q_heads]``, log-sum-exp to base 2; -inf there.
+        found_sums: ``float32[programs, streams, T, q_heads]``, log-sum-exp to base 2, -inf there;
+            need not be written by a program that had no rows.
+        segments: ``int32[programs or more, 4]`` of the listing, older than the kernel before.
         out: ``[streams, T, q_heads, head_dim]``, written; 0 where no program saw anything.
         sums: ``float32[streams, T, q_heads]``, written if given.
     """
@@ -33,6 +36,7 @@ def merge_shares(
     _merge[(lines, triton.cdiv(head_dim, _PART))](
         found,
         found_sums,
+        segments,
         out,
         sums,
         lines,
@@ -50,6 +54,7 @@ def merge_shares(
 def _merge(
     found,
     found_sums,
+    segments,
     out,
     sums,
     lines,
@@ -63,11 +68,13 @@ def _merge(
     line = tl.program_id(0).to(tl.int64)
     share = tl.arange(0, padded_shares)
     column = tl.program_id(1) * part + tl.arange(0, part)
+    begin = tl.load(segments + share * 4, mask=share < shares, other=0)
+    busy = begin < tl.load(segments + share * 4 + 2, mask=share < shares, other=0)
     if dependent:
         gdc_wait()
         gdc_launch_dependents()
-    each = tl.load(found_sums + share * lines + line, mask=share < shares, other=float("-inf"))
-    used = (share < shares)[:, None] & (column < head_dim)[None, :]
+    each = tl.load(found_sums + share * lines + line, mask=busy, other=float("-inf"))
+    used = busy[:, None] & (column < head_dim)[None, :]
     at = (share[:, None] * lines + line) * head_dim + column[None, :]
     parts = tl.load(found + at, mask=used, other=0.0)
     peak = tl.max(each, axis=0)

@@ -309,20 +309,22 @@ class Cache:
 
     def _evict(self, gone: Gone) -> None:
         view = self.ledger.view()
-        units = view.unit[gone]
-        counts = named(by_modality(view.modality[gone]))
-        reasons: dict[str, int] = {}
+        fields: dict[str, Any] = {}
         if self._on_event or self._watcher:
             why = self.policy.why_dropped(view, gone)
-            reasons = {word: int(mask.sum()) for word, mask in why.items() if mask.any()}
             if self._watcher:
                 self._watcher.evicting(view, gone, why)
-        span = [int(units.min()), int(units.max())] if units.size else []
+            units = view.unit[gone]
+            fields = {
+                "units": [int(units.min()), int(units.max())] if units.size else [],
+                "tokens": named(by_modality(view.modality[gone])),
+                "reasons": {word: int(mask.sum()) for word, mask in why.items() if mask.any()},
+            }
         for group in range(self.tables.arena.groups):
             alive = self.ledger.view().cells[group] >= 0
             self.tables.release(self.ledger.drop(group, gone[: alive.size] & alive))
         self.evicted += int(gone.sum())
-        self._emit("evict", units=span, tokens=counts, reasons=reasons, cells=len(self.ledger))
+        self._emit("evict", **fields, cells=len(self.ledger))
 
     def _migrate(self, urgent: bool = False) -> None:
         plan = self.tables.plan_moves(urgent)

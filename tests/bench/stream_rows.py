@@ -40,4 +40,11 @@ def layout_row(layout: str, prefill: float, decode: float, move: float) -> dict[
     reading = "listed" if layout == "page" else "walked"
     about = {"part": "layout", "model": "m", "policy": "omnipick", "unit": 700, "budget": 3072}
     times = {f"{reading} prefill": prefill, f"{reading} decode": decode}
-    return about | {"layout": layout, "ms": times, "move_ms": move}
+    tiles = {f"{reading} decode": 1234}
+    return about | {
+        "layout": layout,
+        "read": reading,
+        "ms": times,
+        "move_ms": move,
+        "tiles": tiles,
+    }

@@ -23,16 +23,13 @@ class ClassPages:
         tier: the class's tier; 0 where a layout does not tell tiers apart.
         pages: ``int64[n]``, ids in the order in which they were opened.
         live: ``bool[n, PAGE]``, occupancy.
+        fill: ``int64[n]``, live cells of each page.
     """
 
     tier: int
     pages: Int64
     live: Bool
-
-    def fill(self) -> Int64:
-        """Live cells of each page: ``int64[n]``."""
-        counts: Int64 = self.live.sum(axis=1, dtype=np.int64)
-        return counts
+    fill: Int64
 
 
 class Layout(Protocol):
@@ -94,13 +91,13 @@ def empty_pages(pages: ClassPages, worth: int, spare: float = 0.0) -> tuple[Flat
     """
     if pages.pages.size < 2:
         return nothing()
-    fill = pages.fill()
-    live = int(fill.sum())
-    least = -(-int(live * (1 + spare)) // PAGE)
-    count = min(fill.size - least, int(np.count_nonzero(fill <= worth)))
+    # A few dozen numbers, looked at after every unit: a list is faster than an array.
+    fill = pages.fill.tolist()
+    least = -(-int(sum(fill) * (1 + spare)) // PAGE)
+    count = min(len(fill) - least, sum(each <= worth for each in fill))
     if count <= 0:
         return nothing()
-    ranking = np.argsort(fill, kind="stable")
+    ranking = np.argsort(pages.fill, kind="stable")
     # Fullest first, so that the pages that are nearly full become full.
     out, keep = ranking[:count], ranking[count:][::-1]
     row, slot = np.nonzero(pages.live[out])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
@@ -171,10 +172,8 @@ class PageTables:
 
     def relabel(self, tier: Tier, to: Tier) -> None:
         """Give the pages of one tier another, without moving a cell."""
-        senses = np.asarray(list(Modality), np.int8)
-        old, new = (self.layout.kinds(np.full_like(senses, each), senses) for each in (tier, to))
-        for kind in np.flatnonzero(old != new).tolist():
-            self._kind[(self._kind == old[kind]) & (self._group != FREE)] = new[kind]
+        for old, new in _renamed(self.layout, tier, to):
+            self._kind[(self._kind == old) & (self._group != FREE)] = new
 
     def join_frames(self, frames: list[int]) -> None:
         """Make several position frames one, the first, without moving a cell."""
@@ -271,13 +270,14 @@ class PageTables:
             np.lexsort((self._opened[used], self._frame[used], self._kind[used], self._group[used]))
         ]
         kind, live = self._kind[used], self._live[used]
+        fill = live.sum(axis=1)
         changes = np.zeros(used.size + 1, np.bool_)
         changes[[0, -1]] = True
         for column in (self._group[used], kind, self._frame[used]):
             changes[1:-1] |= column[1:] != column[:-1]
         edges = np.flatnonzero(changes).tolist()
         return [
-            ClassPages(int(kind[start]) // 8, used[start:stop], live[start:stop])
+            ClassPages(int(kind[start]) // 8, used[start:stop], live[start:stop], fill[start:stop])
             for start, stop in pairwise(edges)
         ]
 
@@ -328,7 +328,8 @@ class PageTables:
             (self._group == kind.group) & (self._kind == kind.kind) & (self._frame == kind.frame)
         )
         pages = pages[np.argsort(self._opened[pages], kind="stable")]
-        return ClassPages(kind.kind // 8, pages, self._live[pages])
+        live = self._live[pages]
+        return ClassPages(kind.kind // 8, pages, live, live.sum(axis=1))
 
     def _delta(self, cells: Int32, opened: dict[int, PageClass]) -> TableDelta:
         pages = self._changed(cells)
@@ -348,3 +349,11 @@ class PageTables:
             (kind[pages] % 8).astype(np.int8),
             frame[pages],
         )
+
+
+@cache
+def _renamed(layout: Layout, tier: Tier, to: Tier) -> list[tuple[int, int]]:
+    """The classes of one tier that are others in another, and these."""
+    senses = np.asarray(list(Modality), np.int8)
+    old, new = (layout.kinds(np.full_like(senses, each), senses).tolist() for each in (tier, to))
+    return [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]

@@ -76,9 +76,11 @@ def count_units(view: LedgerView) -> UnitCounts:
     # The prefix comes first, and unit numbers never fall.
     prefix = int(np.count_nonzero(view.role == Role.PREFIX))
     unit = view.unit[prefix:]
-    begins = np.flatnonzero(np.diff(unit, prepend=-1))
+    changes = np.ones(unit.size, np.bool_)
+    np.not_equal(unit[1:], unit[:-1], out=changes[1:])
+    begins = np.flatnonzero(changes)
     owner = np.zeros(len(view), np.int64)
-    owner[prefix:] = np.repeat(np.arange(begins.size), np.diff(begins, append=unit.size))
+    owner[prefix:] = np.cumsum(changes) - 1
     edge = view.role == Role.BRACKET
     if edge.any():
         index, content = owner.copy(), view.role == Role.CONTENT
