@@ -38,6 +38,26 @@ def read_bandwidth(device: torch.device) -> tuple[float, str]:
     return max(found)
 
 
+def layered_read(layers: int, size: int, device: torch.device) -> float:
+    """Milliseconds for a plain read of ``size`` bytes a layer, a launch each, in one graph.
+
+    What attention that read as fast as can be would take: each launch has to start and to drain.
+    """
+    numbers = size // 4 // 16384 * 16384
+    source = torch.zeros(layers, numbers, dtype=torch.int32, device=device)
+    taken = []
+    for block in (4096, 8192, 16384):
+        readers = [_reader(layer, block, 8) for layer in source]
+        readers[0]()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for read in readers:
+                read()
+        taken.append(_seconds(graph.replay) * 1e3)
+    return min(taken) * size / (numbers * 4)
+
+
 def _reader(source: torch.Tensor, block: int, warps: int) -> Callable[[], torch.Tensor]:
     blocks = source.numel() // block
     out = torch.empty(blocks, dtype=torch.int32, device=source.device)
@@ -56,7 +76,7 @@ def _sum_block(source, out, BLOCK: tl.constexpr):  # noqa: N803
     tl.store(out + block, tl.sum(numbers, axis=0))
 
 
-def _seconds(way: Callable[[], torch.Tensor], rounds: int = 12) -> float:
+def _seconds(way: Callable[[], object], rounds: int = 12) -> float:
     marks = []
     for _ in range(rounds + 2):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

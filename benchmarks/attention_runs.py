@@ -25,7 +25,7 @@ from benchmarks.attention_cases import (
     holed,
     scattered,
 )
-from benchmarks.attention_ceiling import read_bandwidth
+from benchmarks.attention_ceiling import layered_read, read_bandwidth
 from benchmarks.attention_claims import OTHERS
 from benchmarks.attention_contest import (
     ROUNDS,
@@ -41,6 +41,8 @@ from benchmarks.attention_contest import (
 from omni_core.backend import PAGE
 
 K = 1024
+_LARGE = 32 * K
+"""Live cells from which on a plain read of as many bytes is timed too."""
 _COLD = 240e6
 """Bytes of caches that a graph reads, so that no layer's are still on the chip the next time."""
 
@@ -132,7 +134,11 @@ class Runs:
         """One token through all layers, on pages scattered over an arena a quarter larger."""
         live = scattered(self.draw, cells, cells * 5 // 4 // PAGE)
         case = self._case(shape, live, shape.layers)
-        return self._beside(case) | {"bytes": shape.layers * shape.layer_bytes(cells)}
+        size = shape.layer_bytes(cells)
+        row = self._beside(case) | {"bytes": shape.layers * size}
+        if cells >= _LARGE:
+            row["read_ms"] = layered_read(shape.layers, size, self.device)
+        return row
 
     def prefill(self, shape: Shape, new: int, cells: int, flex: bool = False) -> dict[str, Any]:
         """New tokens over live cells and themselves, a layer, on half of an arena's pages."""

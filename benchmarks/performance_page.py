@@ -43,7 +43,8 @@ time in which something ran on the card.
 ## Attention
 
 One decode step, all layers, on pages scattered over an arena; *dense* is the best of PyTorch's
-kernels on a contiguous copy of the same cells.
+kernels on a contiguous copy of the same cells. *Of the bandwidth* sets the bytes of keys and
+values against one long read; *plain read* is as many bytes a layer, a launch each.
 
 {decode}
 Prefill of new tokens, one layer:

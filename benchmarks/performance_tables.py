@@ -47,9 +47,12 @@ def other_card(rows: Sequence[Row]) -> Table:
 
 def decode(rows: Sequence[Row]) -> Table:
     """Attention of a decode step."""
-    lines = [["model", "live cells", "ours ms", "dense ms", "dense over ours", "dense kernel"]]
+    head = ["model", "live cells", "ours ms", "dense ms", "dense over ours", "dense kernel"]
+    lines = [[*head, "of the bandwidth", "plain read ms"]]
     for row in _timed(rows, "decode"):
-        lines.append([row["shape"], f"{row['live']:,}", *_beside(row, 3)])
+        share = f"{100 * row['read_share']:.0f} %" if "read_share" in row else "-"
+        read = _number(row.get("read_ms"), 3)
+        lines.append([row["shape"], f"{row['live']:,}", *_beside(row, 3), share, read])
     return lines
 
 

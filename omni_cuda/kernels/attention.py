@@ -151,19 +151,13 @@ def _attend(
     exact: tl.constexpr,
     dependent: tl.constexpr,
 ):
-    # Programs without rows come last, so that those with rows spread over the card.
-    share = tl.program_id(2)
-    if shared:
-        if tl.load(segments + share * 4) == tl.load(segments + share * 4 + 2):
-            if dependent:
-                gdc_wait()
-                gdc_launch_dependents()
-            return
-    elif dependent:
+    if dependent and not shared:
         gdc_wait()
         gdc_launch_dependents()
     # The last tile sees most: it starts first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    # Programs without rows come last, so that those with rows spread over the card.
+    share = tl.program_id(2)
     head = tl.program_id(1) % kv_heads
     stream = tl.program_id(1) // kv_heads
     line = tile * block + tl.arange(0, block)

@@ -25,8 +25,7 @@ def merge_shares(
     Args:
         found: ``float32[programs, streams, T, q_heads, head_dim]``; need not be written where the
             program saw nothing.
-        found_sums: ``float32[programs, streams, T, q_heads]``, log-sum-exp to base 2, -inf there;
-            need not be written by a program that had no rows.
+        found_sums: ``float32[programs, streams, T, q_heads]``, log-sum-exp to base 2; -inf there.
         segments: ``int32[programs or more, 4]`` of the listing, older than the kernel before.
         out: ``[streams, T, q_heads, head_dim]``, written; 0 where no program saw anything.
         sums: ``float32[streams, T, q_heads]``, written if given.

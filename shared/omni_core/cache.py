@@ -253,10 +253,12 @@ class Cache:
         view = self.ledger.view()
         arrived = by_modality(view.modality[view.unit == self.unit])
         self.unit += 1
-        self.tables.relabel(Tier.OPEN, Tier.TRANSIENT)
+        # What only grew has no more room than before: nothing in it is worth a move now.
+        loosened = self.tables.relabel(Tier.OPEN, Tier.TRANSIENT) or gone is not None
         far = self.frames.far()
         if len(far) > 1:
             self.tables.join_frames(far)
+            loosened = True
         self.frames = self.frames.keep(self.tables.frames())
         usage = self.tables.usage()
         self.peak_cells = max(self.peak_cells, usage.cells)
@@ -264,7 +266,8 @@ class Cache:
         if gone is not None:
             self._evict(gone)
         self.most_cells = max(self.most_cells, len(self.ledger))
-        self._migrate()
+        if loosened:
+            self._migrate()
         return arrived
 
     def usage(self) -> dict[str, int]:

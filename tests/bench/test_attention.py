@@ -192,6 +192,7 @@ def test_claims_follow_the_rows_and_a_failed_case_holds_nothing() -> None:
         f"{about}, decode at 32,768: dense over ours, 1.1": True,
         f"{about}, decode at 131,072: dense over ours, 1.0": False,
         f"{about}, decode at 131,072: share of read bandwidth, 0.91": False,
+        f"{about}, decode at 131,072: plain read, layer by layer, over ours, 0.91": False,
         f"{about}, prefill of 700 on 3,072: dense over ours, 1.0": False,
         f"{about}, prefill of 700 on 32,768: dense over ours, 1.0": True,
         "1,024 cells, half of the pages dead: time a cell over full, 1.1": True,

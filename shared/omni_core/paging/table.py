@@ -170,10 +170,14 @@ class PageTables:
         self._dirty.update(pages.tolist())
         self._group[pages[~self._live[pages].any(axis=1)]] = FREE
 
-    def relabel(self, tier: Tier, to: Tier) -> None:
-        """Give the pages of one tier another, without moving a cell."""
+    def relabel(self, tier: Tier, to: Tier) -> bool:
+        """Give the pages of one tier another, without moving a cell; whether there are any."""
+        found = False
         for old, new in _renamed(self.layout, tier, to):
-            self._kind[(self._kind == old) & (self._group != FREE)] = new
+            pages = (self._kind == old) & (self._group != FREE)
+            self._kind[pages] = new
+            found |= bool(pages.any())
+        return found
 
     def join_frames(self, frames: list[int]) -> None:
         """Make several position frames one, the first, without moving a cell."""
