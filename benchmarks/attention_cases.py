@@ -18,7 +18,7 @@ from omni_core.units import Int32, Int64
 from omni_cuda.devices import upload
 from omni_cuda.kernels.attention import PageList
 from omni_cuda.kernels.launching import roomy
-from omni_cuda.kernels.tiling import programs
+from omni_cuda.kernels.tiling import Split, split
 
 BOUND = 1e-2
 """Relative error of a head's output that bfloat16 may have."""
@@ -181,17 +181,17 @@ def build(
         for _ in range(2)
     )
     sizes = count, shape.group, shape.kv_heads, dtype.itemsize, processors
-    shares = programs(*sizes, roomy=roomy(device))
-    return Case(shape, live, queries, keys, values, page_list(live, shares, device))
+    pages = page_list(live, split(*sizes, roomy=roomy(device)), device)
+    return Case(shape, live, queries, keys, values, pages)
 
 
-def page_list(live: Live, shares: int, device: torch.device) -> PageList:
+def page_list(live: Live, cut: Split, device: torch.device) -> PageList:
     """The listing of what is alive, on the device."""
     order, query_order = live.order, live.query_order
     checked = (live.alive & (order > query_order[0])).any(axis=1)
     occupancy, shift = pack_occupancy(live.alive), np.zeros(live.pages.size, np.int32)
     listed = ListedPages(live.pages, occupancy, shift, checked, order[checked])
-    listing = list_subblocks(listed, shares)
+    listing = list_subblocks(listed, cut.programs)
     orders = np.zeros((live.arena, PAGE), np.int64)
     orders[live.pages] = order
     # The kernel loads a row ahead of the one that it works on.
@@ -200,10 +200,11 @@ def page_list(live: Live, shares: int, device: torch.device) -> PageList:
         upload(rows, device),
         upload(listing.bounds, device),
         upload(listing.segments, device),
-        shares,
+        cut.programs,
         upload(orders, device),
         None,
         upload(query_order, device),
+        cut.shares,
     )
 
 

@@ -9,6 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from omni_cuda.devices import nothing_freed
+
 _BYTES = 4 << 30
 
 
@@ -51,7 +53,7 @@ def layered_read(layers: int, size: int, device: torch.device) -> float:
         readers[0]()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with nothing_freed(), torch.cuda.graph(graph):
             for read in readers:
                 read()
         taken.append(_seconds(graph.replay) * 1e3)

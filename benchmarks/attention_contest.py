@@ -11,6 +11,7 @@ from statistics import median
 import torch
 
 from benchmarks.attention_cases import BOUND
+from omni_cuda.devices import nothing_freed
 
 ROUNDS = 40
 _SWEEP = 256 << 20
@@ -129,7 +130,7 @@ def captured(contender: Contender, layers: int) -> tuple[torch.cuda.CUDAGraph, t
         contender.run(0)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with nothing_freed(), torch.cuda.graph(graph):
         for layer in range(layers):
             out = contender.run(layer)
     return graph, out

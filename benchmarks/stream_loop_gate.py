@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,31 @@ def against_peer(backend: Backend, peer: Any, text: TextConfig, device: torch.de
         one, two = ours.say(two, 1), theirs.say(two, 1)
         worst = max(worst, _off(one, two))
         worst = max(worst, _off(ours.say(two, 1), theirs.say(two, 1)))
+    return worst
+
+
+def peers_apart(peer: Any, text: TextConfig, device: torch.device) -> float:
+    """How far transformers' own two ways to attend are apart over the same units and words."""
+    worst, table = 0.0, peer.get_input_embeddings()
+    ways = [("sdpa", PeerStream(peer, Clock())), ("eager", PeerStream(peer, Clock()))]
+
+    def both(run: Callable[[PeerStream], Logits]) -> list[Logits]:
+        found = []
+        for how, stream in ways:
+            peer.set_attn_implementation(how)
+            found.append(run(stream))
+        return found
+
+    try:
+        for number, tokens in enumerate(UNITS):
+            block = unit_block(tokens, 0)
+            x = embedded(table, block, _rows(block, text, device, peer.dtype, number))
+            one, two = both(lambda stream, x=x: stream.read(x))  # type: ignore[misc]
+            worst = max(worst, _off(two, one))
+            one, two = both(lambda stream, told=one: stream.say(told, 1))  # type: ignore[misc]
+            worst = max(worst, _off(two, one))
+    finally:
+        peer.set_attn_implementation("sdpa")
     return worst
 
 

@@ -27,10 +27,11 @@ from omni_core.paging import EagerLayout, Layout, NativeLayout, PageLayout
 from omni_core.paging.listing import Listing, list_subblocks, most_room, most_rows
 from omni_core.paging.mirror import ListedPages, TableMirror, unpack_occupancy
 from omni_core.units import Int32
+from omni_cuda.devices import nothing_freed
 from omni_cuda.kernels.attention import PageList, attend_pages
 from omni_cuda.kernels.launching import roomy
 from omni_cuda.kernels.move import move_cells
-from omni_cuda.kernels.tiling import programs
+from omni_cuda.kernels.tiling import split
 
 LAYOUTS: dict[str, Layout] = {
     "native": NativeLayout(),
@@ -168,7 +169,7 @@ class _Launch:
         group = text.q_heads // text.kv_heads
         tables = backend.tables
         sizes = count, group, text.kv_heads, element, processors, tables
-        self.programs = programs(*sizes, roomy=roomy(place))
+        self.programs, shares = split(*sizes, roomy=roomy(place))
         most = most_rows(backend.pages, tables)
         self.room = most_room(most, tables, self.programs)
         shape = (tables, 1, count, text.q_heads, text.head_dim)
@@ -185,6 +186,7 @@ class _Launch:
             order=backend._order,
             bias=None,
             query_order=empty(count),
+            shares=shares,
         )
         self._graph: Any = None
 
@@ -204,7 +206,7 @@ class _Launch:
             self._run()
             torch.cuda.synchronize()
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with nothing_freed(), torch.cuda.graph(self._graph):
                 self._run()
         return _milliseconds(self._graph.replay, self._place, times=2)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,18 @@ def require_room(needed: int, device: torch.device, what: str, remedy: str) -> N
             f"{what} takes {needed / 1e9:.2f} GB, but {device} has {free / 1e9:.2f} GB free; "
             f"{remedy}"
         )
+
+
+@contextmanager
+def nothing_freed() -> Iterator[None]:
+    """Python's collector rests meanwhile: a graph or an event that it frees would end a capture."""
+    resting = not gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not resting:
+            gc.enable()
 
 
 def measure(device: torch.device, accounted: int) -> MemoryReport:

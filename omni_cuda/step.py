@@ -17,9 +17,10 @@ from omni_core.paging.listing import Lister, most_room, most_rows
 from omni_core.paging.mirror import ListedPages
 from omni_cuda.arena import Arena
 from omni_cuda.backbone import Backbone
+from omni_cuda.devices import nothing_freed
 from omni_cuda.kernels.attention import PageList
 from omni_cuda.kernels.launching import roomy
-from omni_cuda.kernels.tiling import programs
+from omni_cuda.kernels.tiling import split
 from omni_cuda.ops import Ops
 from omni_cuda.paged import Paged
 from omni_cuda.rotary import DeviceRotary
@@ -89,6 +90,12 @@ class Shared:
         self.pool = torch.cuda.MemPool() if graphs else None
 
     @cached_property
+    def inputs(self) -> torch.Tensor:
+        """Room for what enters the layers, of the longest step that is captured, flat."""
+        embedding = self.backbone.model.embed_tokens.weight
+        return embedding.new_zeros(self.layout.streams * _LONGEST_GRAPH * self.text.hidden)
+
+    @cached_property
     def mass(self) -> torch.Tensor:
         """What each cell got in a step, ``float32[groups, pages * PAGE]``."""
         return torch.zeros(self.layout.groups, self.layout.pages * PAGE, device=self.device)
@@ -101,7 +108,7 @@ class Step:
         self._shared, self._shape = shared, shape
         text, layout, device = shared.text, shared.layout, shared.device
         element = shared.arena.keys.element_size()
-        self._programs = programs(
+        self._programs, self._shares = split(
             shape.tokens,
             text.q_heads // text.kv_heads,
             text.kv_heads * layout.streams,
@@ -114,9 +121,12 @@ class Step:
         room = most_room(rows, shape.tables, self._programs)
         self._listers = [Lister(self._programs, room) for _ in range(layout.groups)]
         self._staging = Staging(self._arrays(self._programs * room), device)
-        embedding = shared.backbone.model.embed_tokens.weight
-        hidden = (layout.streams, shape.tokens, text.hidden)
-        self._x = torch.zeros(hidden, dtype=embedding.dtype, device=device)
+        size = layout.streams * shape.tokens * text.hidden
+        # Steps take turns, so one room does for all that have a graph.
+        inputs = shared.inputs
+        if shape.tokens > _LONGEST_GRAPH:
+            inputs = inputs.new_zeros(size)
+        self._x = inputs[:size].view(layout.streams, shape.tokens, text.hidden)
         out = (layout.streams, shape.logits, text.vocab)
         self._logits = torch.zeros(out, dtype=torch.float32, device=device)
         self._capturable = shared.capturing is not None and shape.tokens <= _LONGEST_GRAPH
@@ -214,7 +224,7 @@ class Step:
         graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         try:
-            with torch.cuda.stream(stream):
+            with nothing_freed(), torch.cuda.stream(stream):
                 # Other threads may use the card meanwhile.
                 graph.capture_begin(pool.id, capture_error_mode="thread_local")
                 try:
@@ -257,6 +267,7 @@ class Step:
             shared.order,
             shared.bias if self._shape.merged else None,
             given["order"],
+            self._shares,
         )
         mass = shared.mass[group] if self._shape.mass else None
         return Paged(pages, given["cells"][group], cos, sin, mass)

@@ -1,8 +1,8 @@
 """Attention that reads live pages in place: no copy, no dead subblock, any order of pages.
 
 A program takes a tile of queries of one key head, all heads of its group, and a share of the
-listing's rows. Each row is two live subblocks, 64 cells, one tile of keys. Where the listing is
-shared between programs, a second kernel merges what they found by log-sum-exp.
+listing's rows. Each row is two live subblocks, 64 cells, one tile of keys. Where rows are shared
+between programs, a second kernel merges what they found by log-sum-exp.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ class PageList:
         rows: ``int64[programs * room + 1, 2]`` of :class:`omni_core.paging.listing.Listing`, and a
             spare one.
         bounds, segments: of the listing.
-        programs: that the rows are dealt out to.
+        programs: that the rows are dealt out to, each with a segment of its own; that is for a
+            single query. Where it is 1, segments follow each other without a gap.
         order: ``int64[pages, PAGE]``.
         bias: ``float32[pages, PAGE]``, added to the scaled scores; None where all are 0.
         query_order: ``int64[T]``, ascending. A single query is taken to see all that is listed.
+        shares: programs that cut the rows between them where ``programs`` is 1.
 
     It is read before the kernel before has ended: it must not be that kernel's work.
     """
@@ -44,6 +46,7 @@ class PageList:
     order: torch.Tensor
     bias: torch.Tensor | None
     query_order: torch.Tensor
+    shares: int = 1
 
     @property
     def room(self) -> int:
@@ -77,14 +80,15 @@ def attend_pages(
     kv_heads = keys.shape[2]
     group = q_heads // kv_heads
     cut = tiling(count, group, queries.element_size(), roomy(queries.device))
-    shared = pages.programs > 1
+    shares = pages.programs * pages.shares
+    shared = shares > 1
     out = torch.empty_like(queries[0])
     found, found_sums = out, sums
     if shared:
-        shape = (pages.programs, streams, count, q_heads)
+        shape = (shares, streams, count, q_heads)
         found = torch.empty(*shape, head_dim, dtype=torch.float32, device=out.device)
         found_sums = torch.empty(shape, dtype=torch.float32, device=out.device)
-    _attend[(triton.cdiv(count * group, cut.queries), kv_heads * streams, pages.programs)](
+    _attend[(triton.cdiv(count * group, cut.queries), kv_heads * streams, shares)](
         queries,
         keys,
         values,
@@ -108,6 +112,8 @@ def attend_pages(
         padded=max(16, triton.next_power_of_2(head_dim)),
         block=cut.queries,
         shared=shared,
+        apart=pages.programs > 1,
+        most_listed=triton.next_power_of_2(pages.segments.shape[0]),
         checked=count > 1,
         far=keys.stride(0) >= 1 << 31,
         exact=INTERPRETED or queries.dtype is torch.float32,
@@ -117,7 +123,7 @@ def attend_pages(
         **early_launch(queries.device),
     )
     if shared:
-        merge_shares(found, found_sums, pages.segments, out, sums)
+        merge_shares(found, found_sums, pages.segments if pages.programs > 1 else None, out, sums)
     return out
 
 
@@ -146,14 +152,13 @@ def _attend(
     padded: tl.constexpr,
     block: tl.constexpr,
     shared: tl.constexpr,
+    apart: tl.constexpr,
+    most_listed: tl.constexpr,
     checked: tl.constexpr,
     far: tl.constexpr,
     exact: tl.constexpr,
     dependent: tl.constexpr,
 ):
-    if dependent and not shared:
-        gdc_wait()
-        gdc_launch_dependents()
     # The last tile sees most: it starts first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     # Programs without rows come last, so that those with rows spread over the card.
@@ -177,19 +182,40 @@ def _attend(
         mine = tl.load(query_order + token, mask=there, other=0)
         oldest = tl.load(query_order + tile * block // group)
     table_stride = (streams * count).to(tl.int64) * heads * head_dim
-    if shared:
+    if apart:
+        begin = share * room
+        whole = tl.load(segments + share * 4 + 1)
+        end = tl.load(segments + share * 4 + 2)
+        table = tl.load(segments + share * 4 + 3)
         peak, total, mixed = _read(
-            queries, keys, values, rows, bounds, segments, order, bias, share, share * room, place,
+            queries, keys, values, rows, bounds, order, bias, begin, whole, end, table, place,
             there, mine, oldest, table_stride, peak, total, mixed, scale,
-            kv_heads, head_dim, padded, True, checked, far, exact, dependent,
+            kv_heads, head_dim, padded, checked, far, exact, dependent,
         )  # fmt: skip
     else:
+        if dependent:
+            gdc_wait()
+            gdc_launch_dependents()
+        low, high = 0, 0
+        if shared:
+            each = tl.arange(0, most_listed)
+            ends = tl.load(segments + each * 4 + 2, mask=each < listed, other=0)
+            low = tl.max(ends, axis=0) * share // tl.num_programs(2)
+            high = tl.max(ends, axis=0) * (share + 1) // tl.num_programs(2)
         for segment in range(listed):
-            if tl.load(segments + segment * 4) < tl.load(segments + segment * 4 + 2):
+            begin = tl.load(segments + segment * 4)
+            whole = tl.load(segments + segment * 4 + 1)
+            end = tl.load(segments + segment * 4 + 2)
+            table = tl.load(segments + segment * 4 + 3)
+            if shared:
+                begin = tl.maximum(begin, low)
+                end = tl.minimum(end, high)
+                whole = tl.minimum(tl.maximum(whole, begin), end)
+            if begin < end:
                 peak, total, mixed = _read(
-                    queries, keys, values, rows, bounds, segments, order, bias, segment, 0, place,
-                    there, mine, oldest, table_stride, peak, total, mixed, scale,
-                    kv_heads, head_dim, padded, False, checked, far, exact, False,
+                    queries, keys, values, rows, bounds, order, bias, begin, whole, end, table,
+                    place, there, mine, oldest, table_stride, peak, total, mixed, scale,
+                    kv_heads, head_dim, padded, checked, far, exact, False,
                 )  # fmt: skip
     total = tl.where(total == 0.0, 1.0, total)
     mixed = mixed / total[:, None]
@@ -211,11 +237,12 @@ def _read(
     values,
     rows,
     bounds,
-    segments,
     order,
     bias,
-    segment,
     begin,
+    whole,
+    end,
+    table,
     place,
     there,
     mine,
@@ -228,19 +255,13 @@ def _read(
     kv_heads: tl.constexpr,
     head_dim: tl.constexpr,
     padded: tl.constexpr,
-    shared: tl.constexpr,
     checked: tl.constexpr,
     far: tl.constexpr,
     exact: tl.constexpr,
     dependent: tl.constexpr,
 ):
-    """Take a segment, with the queries that are rotated for it, into the running softmax."""
+    """Take a part of a segment, with the queries rotated for it, into the running softmax."""
     column = tl.arange(0, padded)
-    if not shared:
-        begin = tl.load(segments + segment * 4)
-    whole = tl.load(segments + segment * 4 + 1)
-    end = tl.load(segments + segment * 4 + 2)
-    table = tl.load(segments + segment * 4 + 3)
     # Scalars come a row ahead of the tiles that they say where to find.
     pair = tl.load(rows + begin * 2)
     words = tl.load(rows + begin * 2 + 1)

@@ -40,7 +40,7 @@ def add_mass(
     group = q_heads // kv_heads
     cut = tiling(count, group, queries.element_size())
     parts = triton.cdiv(count * group, cut.queries)
-    _add_mass[(parts, pages.programs, kv_heads * streams)](
+    _add_mass[(parts * pages.shares, pages.programs, kv_heads * streams)](
         queries,
         keys,
         pages.rows,
@@ -60,7 +60,7 @@ def add_mass(
         head_dim=head_dim,
         padded=max(16, triton.next_power_of_2(head_dim)),
         tile=cut.queries,
-        shared=pages.programs > 1,
+        apart=pages.programs > 1,
         # A single query is taken to see all that is listed.
         checked=count > 1,
         exact=INTERPRETED or queries.dtype is torch.float32,
@@ -90,7 +90,7 @@ def _add_mass(
     head_dim: tl.constexpr,
     padded: tl.constexpr,
     tile: tl.constexpr,
-    shared: tl.constexpr,
+    apart: tl.constexpr,
     checked: tl.constexpr,
     exact: tl.constexpr,
 ):
@@ -100,7 +100,7 @@ def _add_mass(
     stream = tl.program_id(2) // heads
     keys += stream.to(tl.int64) * stream_stride + head * 64 * head_dim
     sums += (stream * count).to(tl.int64) * (heads * group) + head * group
-    for segment in range(share, share + 1 if shared else listed):
+    for segment in range(share, share + 1 if apart else listed):
         begin = tl.load(segments + segment * 4)
         whole = tl.load(segments + segment * 4 + 1)
         end = tl.load(segments + segment * 4 + 2)

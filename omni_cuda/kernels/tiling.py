@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+_MERGE = 0.03
+"""Of a tile's work, what it takes to write and to merge one more share of it."""
 _ROUND = 32
 """Many programs are a multiple of it: rows are dealt out and merged more evenly (on an H200, 64 are
 2 % faster than 67, the most that run at once)."""
@@ -24,6 +27,18 @@ class Tiling:
     stages: int
 
 
+class Split(NamedTuple):
+    """How rows are shared.
+
+    Attributes:
+        programs: that a listing is dealt out to; 1 of more than one query.
+        shares: programs that cut the rows of such a listing between them.
+    """
+
+    programs: int
+    shares: int
+
+
 def tiling(count: int, group: int, element: int, roomy: bool = False) -> Tiling:
     """How ``count`` queries of ``group`` heads a key head are cut.
 
@@ -41,7 +56,7 @@ def tiling(count: int, group: int, element: int, roomy: bool = False) -> Tiling:
     return Tiling(64, 4, 3 if roomy else 2)
 
 
-def programs(
+def split(
     count: int,
     group: int,
     heads: int,
@@ -49,8 +64,8 @@ def programs(
     processors: int,
     tables: int = 1,
     roomy: bool = False,
-) -> int:
-    """Programs to share a listing, so that all run at once and fill the card.
+) -> Split:
+    """How rows are shared, so that all programs run at once and fill the card.
 
     Args:
         count, group, element, roomy: as for :func:`tiling`.
@@ -61,9 +76,18 @@ def programs(
     tiles = -(-count * group // tiling(count, group, element, roomy).queries) * heads
     # Keys and values on their way fill half of a large multiprocessor, or all of a small one.
     most = (2 if roomy else 1) * processors // tiles
-    if most <= 1:
-        return 1
-    shares = most - most % _ROUND if most > _ROUND else most
-    # A program reads for one table; what a query may see in part, no single one does, is apart too.
-    parts = tables if count == 1 else 2 * tables
-    return max(parts, min(most, shares + parts - 1))
+    if most > _ROUND:
+        shares = most - most % _ROUND
+    elif most > 1:
+        shares = most
+    else:
+        shares = min(range(1, 5), key=lambda each: _taken(tiles, each, processors))
+    if count > 1 or shares == 1:
+        return Split(1, shares)
+    # A program reads for one table.
+    return Split(max(tables, min(most, shares + tables - 1)), 1)
+
+
+def _taken(tiles: int, shares: int, processors: int) -> float:
+    """What the busiest multiprocessor takes, in tiles, and what is merged then."""
+    return -(-tiles * shares // processors) / shares + _MERGE * (shares - 1) * tiles / processors

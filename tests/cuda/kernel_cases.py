@@ -102,7 +102,8 @@ class Case:
         order, bias: ``[pages, PAGE]``; of dead cells any order, and NaN.
         query_order: ``int64[T]``.
         listing: the rows, with room to spare.
-        programs: that the rows are dealt out to.
+        programs: that the rows are dealt out to, or that cut them between them where ``dealt``
+            is 1: where there is more than one query.
     """
 
     queries: torch.Tensor
@@ -116,13 +117,17 @@ class Case:
     programs: int
 
     @property
+    def dealt(self) -> int:
+        return self.programs if len(self.query_order) == 1 else 1
+
+    @property
     def scale(self) -> float:
         return float(self.queries.shape[-1]) ** -0.5
 
     def with_table_to_spare(self) -> Case:
         """The same, with one more table of queries, all NaN, that no row names."""
         segments = self.listing.segments
-        if self.programs == 1:
+        if self.dealt == 1:
             segments = np.concatenate([segments, np.zeros_like(segments[:1])])
         none = torch.full_like(self.queries[:1], float("nan"))
         return replace(
@@ -154,10 +159,11 @@ class Case:
             there(rows),
             there(listing.bounds),
             there(listing.segments),
-            self.programs,
+            self.dealt,
             there(self.order),
             None if self.bias is None else there(self.bias),
             there(self.query_order),
+            self.programs // self.dealt,
         )
 
     def shares(self, stream: int) -> np.ndarray:
@@ -253,8 +259,9 @@ def make_case(size: Size, blind: int = 0, spare: int = 2, most: int = SUBBLOCK) 
         checked,
         order[listed][checked],
     )
-    room = len(list_subblocks(pages, size.programs).rows) // size.programs + spare
-    listing = list_subblocks(pages, size.programs, room)
+    dealt = size.programs if size.queries == 1 else 1
+    room = len(list_subblocks(pages, dealt).rows) // dealt + spare
+    listing = list_subblocks(pages, dealt, room)
     owner = shift[np.searchsorted(listed, cells // PAGE)]
     dtype = getattr(torch, size.dtype)
 

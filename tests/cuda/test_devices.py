@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import pytest
@@ -57,3 +58,18 @@ def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(BackendError, match=r"pip install -e '\.\[cuda\]'"):
         omni_cuda.load(Checkpoint.__new__(Checkpoint))
+
+
+@pytest.mark.parametrize("resting", [False, True])
+def test_nothing_is_freed_for_a_while_and_then_as_before(resting: bool) -> None:
+    if resting:
+        gc.disable()
+    try:
+        with devices.nothing_freed():
+            assert not gc.isenabled()
+        assert gc.isenabled() is not resting
+        with pytest.raises(RuntimeError, match="capture"), devices.nothing_freed():
+            raise RuntimeError("capture")
+        assert gc.isenabled() is not resting
+    finally:
+        gc.enable()

@@ -94,8 +94,9 @@ def test_no_live_cell_gives_zero(queries: int, programs: int, kernel_device: str
         np.zeros(0, np.bool_),
         np.zeros((0, 64), np.int64),
     )
-    listing = list_subblocks(pages, programs, 2)
-    out, sums = attend(replace(case, listing=listing, programs=programs), kernel_device)
+    case = replace(case, programs=programs)
+    listing = list_subblocks(pages, case.dealt, 2)
+    out, sums = attend(replace(case, listing=listing), kernel_device)
     assert (out == 0).all()
     assert (sums == -np.inf).all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +33,7 @@ class ClassPages:
     fill: Int64
 
 
-class Layout(Protocol):
+class Layout(Hashable, Protocol):
     """A way to place tokens. A frozen dataclass whose fields are its parameters."""
 
     @property
