@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from metal_kernels.run import run
 from omni_core.backend import (
     ArenaLayout,
     MemoryReport,
@@ -34,9 +35,10 @@ from omni_core.stored_weights import (
 from omni_core.units import Int32
 from omni_mlx.arena import Arena
 from omni_mlx.backbone import Backbone
-from omni_mlx.devices import ComputeDevice, choose_device
+from omni_mlx.devices import ComputeDevice, choose_device, cores
 from omni_mlx.encoders.audio import AudioTower
 from omni_mlx.encoders.vision import VisionTower
+from omni_mlx.paged import Kernels, PagedAttention
 from omni_mlx.step import StepAttention
 from omni_mlx.weights import Part, load_parts
 
@@ -82,6 +84,7 @@ class MlxBackend:
         self._device, self._dtype, self._streams = device, dtype, streams
         self._arena: Arena | None = None
         self._mirror: TableMirror | None = None
+        self._kernels: Kernels | None = None
         self.allocations = 0
         prefix = self._config.prefix
         check_weights(checkpoint, self._config)
@@ -115,7 +118,7 @@ class MlxBackend:
             PlanError: it is laid out for another model.
         """
         check_layout(layout, self._config.text, self._streams)
-        self._arena = self._mirror = None
+        self._arena = self._mirror = self._kernels = None
         self.allocations += 1
         needed = layout.bytes(self.element)
         if self._weight_bytes + needed > self._device.capacity:
@@ -126,8 +129,15 @@ class MlxBackend:
             )
         with self._device.running("allocating the cache"):
             self._arena = Arena(layout, self._dtype)
+            if not self._device.is_cpu:
+                self._kernels = Kernels(self._config.text, layout, cores(), run)
         self._mirror = TableMirror(layout)
-        mx.set_cache_limit(max(_CACHE_FLOOR, self.memory().accounted // _CACHE_SHARE))
+        held = self.memory().accounted
+        spare = max(_CACHE_FLOOR, held // _CACHE_SHARE)
+        mx.set_cache_limit(spare)
+        if not self._device.is_cpu:
+            # Weights and arena are read at every step: a Mac is not to page them out in between.
+            mx.set_wired_limit(min(self._device.capacity, held + spare))
 
     def encode(
         self, vision: Sequence[VisionInput], audio: Sequence[npt.NDArray[np.float32]]
@@ -159,23 +169,28 @@ class MlxBackend:
         encoded = 0 if embeddings is None else embeddings.shape[1]
         check_step(plan, self._config.text.vocab, self._streams, encoded)
         with self._device.running("a step"):
-            dtype = mx.float32 if self._device.is_cpu else self._dtype
-            live = mirror.preview(plan)
-            attention = StepAttention(plan, live, arena, self._config.text, dtype)
+            attention = self._attention(plan)
             hidden = self._run(self._embed(plan, embeddings), attention)
             if plan.logits.size:
                 logits = self._backbone.logits(hidden[:, mx.array(plan.logits)])
-                arena.settle(logits, *attention.mass)
+                arena.settle(logits, *attention.pending())
                 answer = np.array(logits)
             else:
                 # Nothing asks for the last layer's output, and MLX computes only what is asked for.
-                arena.settle(*attention.mass)
+                arena.settle(*attention.pending())
                 answer = np.zeros((self._streams, 0, self._config.text.vocab), np.float32)
             mass = tuple(np.array(group) for group in attention.mass) if plan.mass else None
         mirror.commit(plan)
         return StepResult(answer, mass)
 
-    def _run(self, hidden: mx.array, attention: StepAttention) -> mx.array:
+    def _attention(self, plan: StepPlan) -> StepAttention | PagedAttention:
+        """By kernels on a GPU, and spelled out in MLX's operations on a CPU."""
+        arena, mirror = self._ready()
+        if self._kernels is not None:
+            return PagedAttention(plan, mirror, arena, self._kernels)
+        return StepAttention(plan, mirror.preview(plan), arena, self._config.text, mx.float32)
+
+    def _run(self, hidden: mx.array, attention: StepAttention | PagedAttention) -> mx.array:
         arena, _ = self._ready()
         text, layers = self._config.text, arena.layout.layers_per_group
         streams, tokens, _ = hidden.shape
@@ -186,7 +201,7 @@ class MlxBackend:
             # The next group writes to the arrays that the last one reads; and kernels in flight
             # keep what they gathered, which over all layers would be the arena once more.
             if index and (layer == 0 or pending > _PENDING):
-                arena.settle(hidden, *attention.mass)
+                arena.settle(hidden, *attention.pending())
                 pending = 0
             hidden = block(hidden, partial(attention, group, layer))
             pending += activations + attention.temporary(group, streams, tokens)
@@ -206,7 +221,10 @@ class MlxBackend:
         mirror.check(plan)
         if plan.source.size:
             with self._device.running("a move"):
-                arena.copy(plan.source, plan.target)
+                if self._kernels is not None:
+                    self._kernels.move(arena, plan)
+                else:
+                    arena.copy(plan.source, plan.target)
         mirror.commit(plan)
 
     def read(self, layer: int, cells: Int32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -16,6 +16,9 @@ from omni_core.errors import BackendError
 # a call makes its device the default while it runs, and calls of several backends take turns.
 _turn = threading.RLock()
 
+_CORES = {"p": 5, "g": 10, "s": 18, "c": 36, "d": 72}
+"""Of an iPhone's chip, and of a plain one, a Pro, a Max and an Ultra of M1 to M4."""
+
 
 @dataclass(frozen=True)
 class ComputeDevice:
@@ -74,6 +77,16 @@ def _gpu() -> ComputeDevice:
     sizes = ("max_recommended_working_set_size", "total_memory", "memory_size")
     capacity = next((int(info[key]) for key in sizes if info.get(key)), _memory())
     return ComputeDevice(mx.gpu, f"{info.get('device_name', 'gpu')} ({system})", capacity)
+
+
+def cores() -> int:
+    """Cores of the GPU, or multiprocessors, which MLX does not tell: by the name of its kind.
+
+    The last letter of an Apple architecture says which of a generation's chips it is; of these the
+    usual number of cores is taken. It decides how work is cut, not what comes out.
+    """
+    name = str(mx.device_info(mx.gpu).get("architecture", ""))
+    return _CORES.get(name[-1:], 64) if name.startswith("applegpu") else 64
 
 
 def _cpu() -> ComputeDevice:

@@ -71,6 +71,10 @@ class StepAttention:
             self.mass[group] = self.mass[group] + mass
         return out
 
+    def pending(self) -> list[mx.array]:
+        """What has to be evaluated beside the arena."""
+        return self.mass
+
     def temporary(self, group: int, streams: int, tokens: int) -> int:
         """Bytes of gathered cells and scores that a layer of a group needs while it runs, roughly.
 

@@ -1,0 +1,20 @@
+threadgroup float4 memory[decode_floats(D, LINES, SIMDS) / 4];
+decode<T, O, D, LINES, SIMDS>(
+    queries,
+    keys,
+    values,
+    rows,
+    bounds,
+    segments,
+    order,
+    bias,
+    query_order,
+    numbers,
+    scale[0],
+    out,
+    sums,
+    memory,
+    threadgroup_position_in_grid,
+    threadgroups_per_grid,
+    simdgroup_index_in_threadgroup,
+    thread_index_in_simdgroup);
