@@ -59,8 +59,8 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path, Any]:
 
 @pytest.fixture(scope="session")
 def small_model() -> Any:
-    from tests.cuda.step_pairs import SHAPE
     from tests.parity import tiny
+    from tests.parity.wandering import SHAPE
 
     return tiny.make(SHAPE)
 

@@ -14,11 +14,7 @@ import pytest
 from tests.parity import tiny
 from tests.parity.oracle import text, torch
 from tests.parity.planner import Planner
-
-step_pairs = pytest.importorskip("tests.cuda.step_pairs")
-
-ROWS, SHAPE = step_pairs.ROWS, step_pairs.SHAPE
-step, wander = step_pairs.step, step_pairs.wander
+from tests.parity.wandering import ROWS, SHAPE, step, wander
 
 
 @pytest.mark.cuda

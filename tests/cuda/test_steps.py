@@ -16,13 +16,13 @@ from tests.parity import tiny
 from tests.parity.oracle import distance, logits, text, torch
 from tests.parity.planner import Planner
 from tests.parity.playing import play
+from tests.parity.wandering import ROWS, SHAPE, step, wander
 
 ops = pytest.importorskip("omni_cuda.ops")
 steps = pytest.importorskip("omni_cuda.steps")
 step_pairs = pytest.importorskip("tests.cuda.step_pairs")
 
-LATE, ROWS, SHAPE = step_pairs.LATE, step_pairs.ROWS, step_pairs.SHAPE
-step, wander = step_pairs.step, step_pairs.wander
+LATE = step_pairs.LATE
 
 SIZES = [[3, 1], [2, 1], [2, 2], [2, 1, 2], [1, 2], [3, 1, 2]]
 """Tokens of the steps of each frame."""
