@@ -60,6 +60,7 @@ class Report:
         packages: whose versions matter.
         device: the card that it ran on, if one: the file is then named after it.
         seed: of what was drawn, where a run can be repeated.
+        part: which part of it, where it was run in parts: the file is named after it as well.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Report:
     packages: tuple[str, ...] = ("numpy",)
     device: str = ""
     seed: int | None = None
+    part: str = ""
 
     def folder(self, out: Path | None) -> Path:
         """Where files go: ``out``; a quick run's out of the way, a full run's with the results."""
@@ -76,7 +78,7 @@ class Report:
         return out or ROOT / kept
 
     def write(self, out: Path | None = None) -> Path:
-        """Write ``<name>-<machine>.json``; returns its path."""
+        """Write ``<name>-<part>-<machine>.json``; returns its path."""
         document = {
             "benchmark": self.name,
             "quick": self.quick,
@@ -88,7 +90,8 @@ class Report:
         }
         document |= {"device": self.device} if self.device else {}
         document |= {"seed": self.seed} if self.seed is not None else {}
-        path = self.folder(out) / f"{self.name}-{_slug(self.device) or machine_name()}.json"
+        names = self.name, _slug(self.part), _slug(self.device) or machine_name()
+        path = self.folder(out) / f"{'-'.join(filter(None, names))}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         return path

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     much = parser.add_mutually_exclusive_group()
     much.add_argument("--quick", action="store_true", help="under two minutes: one model, to 8K")
     much.add_argument("--long", action="store_true", help="sessions to 64K alone")
-    parser.add_argument("--model", choices=NAMES, action="append", help="may be given again")
+    parser.add_argument("--model", choices=NAMES, action="append", help="leave out others; may be given again")
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
     options = parser.parse_args(arguments)
     missing = lacking()
@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = "stream-loop-long" if options.long else "stream-loop"
     card = next((row["name"] for row in found.rows if row["part"] == "device"), "")
     made = claims(found.rows, options.quick)
-    report = Report(name, found.rows, made, options.quick, PACKAGES, card)
+    part = " ".join(options.model or ())
+    report = Report(name, found.rows, made, options.quick, PACKAGES, card, part=part)
     print(f"\nwrote {report.write(options.out)}")
     kept = options.out or (report.folder(None) if options.quick else ROOT / "docs" / "figures")
     if not options.long:

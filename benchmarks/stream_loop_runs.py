@@ -93,7 +93,7 @@ def model(shape: ModelShape, size: Size, found: Findings, machine: Machine) -> l
     if shape.encoders:
         found.take(f"{shape.name}, encoders", lambda: _encoders(shape, size, machine))
         tidy()
-    for unit, budget in size.layouts if shape.name == size.names[0] else ():
+    for unit, budget in size.layouts if shape.name == size.compared else ():
         for layout in LAYOUTS:
             found.take(
                 f"{shape.name}, attention on {layout}, units of {unit}, {budget:,} cells",

@@ -23,7 +23,7 @@ class Size:
         units: tokens of a unit, by stream.
         target: tokens of stream.
         policies: through this loop.
-        layouts: units and budgets to compare layouts at.
+        compared: the model whose layouts are compared, at ``layouts``, units and budgets.
         varied: the model whose memory is watched over units of varied lengths, ``memory`` of them.
         alone: streams alone, without what is measured beside them.
         limit: seconds after which nothing more is begun.
@@ -33,6 +33,7 @@ class Size:
     units: tuple[int, ...] = (700, 2300, 79)
     target: int = 32_768
     policies: tuple[str, ...] = ("no-slide", "fifo", "streaming-llm", "omnipick")
+    compared: str = NAMES[0]
     layouts: tuple[tuple[int, int], ...] = LAYOUT_SETTINGS
     varied: str = "Qwen2.5-Omni-3B"
     memory: int = 500
@@ -45,6 +46,7 @@ QUICK = Size(
     units=(700, 79),
     target=8192,
     policies=("no-slide", "omnipick"),
+    compared="Qwen2.5-Omni-3B",
     layouts=LAYOUT_SETTINGS[:1],
     memory=100,
     limit=105.0,
