@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     much = parser.add_mutually_exclusive_group()
     much.add_argument("--quick", action="store_true", help="under two minutes: one model, to 8K")
     much.add_argument("--long", action="store_true", help="sessions to 64K alone")
-    parser.add_argument("--model", choices=NAMES, action="append", help="leave out others; may be given again")
+    parser.add_argument(
+        "--model", choices=NAMES, action="append", help="alone; more than once, too"
+    )
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
     options = parser.parse_args(arguments)
     missing = lacking()

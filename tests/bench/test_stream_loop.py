@@ -273,7 +273,7 @@ def test_a_model_goes_through_all_its_parts(
     for module in (stream_loop_models, stream_loop_steps):
         monkeypatch.setattr(module, "vision_config", lambda hidden: vision)
         monkeypatch.setattr(module, "audio_config", lambda hidden: audio)
-    size = Size(("tiny",), (79,), 400, ("no-slide", "omnipick"), (), "tiny", 12)
+    size = Size(("tiny",), (79,), 400, ("no-slide", "omnipick"), varied="tiny", memory=12)
     found = Findings()
     text = replace(TEXT, max_positions=32768)
     machine = Machine(CPU, WIDE, 1e9, nothing, lambda: 5)
@@ -368,3 +368,8 @@ def test_sizes_name_known_models_and_cells_that_hold_a_unit() -> None:
         assert set(size.names) <= set(NAMES) == {shape.name for shape in SHAPES}
         for unit, budget in size.layouts:
             assert budget * 7 // 8 >= PREFIX + unit
+
+
+def test_a_run_of_one_model_has_a_file_of_its_own(tmp_path: Path) -> None:
+    report = harness.Report("stream-loop", [], [], device="NVIDIA H200", part=NAMES[0])
+    assert report.write(tmp_path).name == "stream-loop-qwen2-5-omni-7b-nvidia-h200.json"
