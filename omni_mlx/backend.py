@@ -33,6 +33,7 @@ from omni_core.stored_weights import (
     has_own_head,
 )
 from omni_core.units import Int32
+from omni_mlx import self_check
 from omni_mlx.arena import Arena
 from omni_mlx.backbone import Backbone
 from omni_mlx.devices import ComputeDevice, choose_device, cores
@@ -98,12 +99,17 @@ class MlxBackend:
                 Part(self._audio, prefix + AUDIO_PREFIX),
             ]
             self._weight_bytes = load_parts(parts, checkpoint, dtype, device.capacity)
+            self._fault: str | None = None
+            if not device.is_cpu:
+                self._fault = self_check.fault(self._config.text, dtype, cores(), run)
             mx.clear_cache()
 
     @property
     def device(self) -> str:
-        """The device's name, for people."""
-        return self._device.label
+        """The device's name, for people, and why its kernels are left out where they are."""
+        if self._fault is None:
+            return self._device.label
+        return f"{self._device.label}, without kernels: {self._fault}"
 
     @property
     def element(self) -> int:
@@ -129,7 +135,7 @@ class MlxBackend:
             )
         with self._device.running("allocating the cache"):
             self._arena = Arena(layout, self._dtype)
-            if not self._device.is_cpu:
+            if not self._device.is_cpu and self._fault is None:
                 self._kernels = Kernels(self._config.text, layout, cores(), run)
         self._mirror = TableMirror(layout)
         held = self.memory().accounted
@@ -184,11 +190,12 @@ class MlxBackend:
         return StepResult(answer, mass)
 
     def _attention(self, plan: StepPlan) -> StepAttention | PagedAttention:
-        """By kernels on a GPU, and spelled out in MLX's operations on a CPU."""
+        """By kernels on a GPU that runs them, elsewhere spelled out in MLX's operations."""
         arena, mirror = self._ready()
         if self._kernels is not None:
             return PagedAttention(plan, mirror, arena, self._kernels)
-        return StepAttention(plan, mirror.preview(plan), arena, self._config.text, mx.float32)
+        dtype = mx.float32 if self._device.is_cpu else self._dtype
+        return StepAttention(plan, mirror.preview(plan), arena, self._config.text, dtype)
 
     def _run(self, hidden: mx.array, attention: StepAttention | PagedAttention) -> mx.array:
         arena, _ = self._ready()
