@@ -27,12 +27,18 @@ ifneq ($(NVIDIA),yes)
 TEST_TORCH := torch==2.13.0
 endif
 
-.PHONY: help demo test lint format docs clean
+KERNELS := tests/cuda/test_kernel_attention.py tests/cuda/test_kernel_mass.py \
+	tests/cuda/test_kernel_gemv.py tests/cuda/test_kernel_norm.py tests/cuda/test_kernel_move.py \
+	tests/cuda/test_kernel_store.py
+SANITIZER ?= compute-sanitizer
+
+.PHONY: help demo test lint format docs clean sanitize
 
 help:
 	@echo "make demo   set up one backend and run omnilive on the demo clip"
 	@echo "make test   set up everything that can run here; lint, type check and test"
 	@echo "make lint   ruff, format check and mypy      make format   let ruff put things right"
+	@echo "make sanitize   CUDA's compute-sanitizer on the kernels (an NVIDIA card; minutes)"
 	@echo "make docs   write docs/cli.md from --help    make clean    remove what make made"
 
 demo: $(VENV)/.demo-$(BACKEND)
@@ -46,6 +52,12 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Without PyTorch's cache each tensor is an allocation of its own, whose ends are watched.
+sanitize: $(VENV)/.test
+	PYTORCH_NO_CUDA_MEMORY_CACHING=1 $(SANITIZER) --tool memcheck --error-exitcode 1 \
+		$(BIN)/python -m pytest -q $(KERNELS)
+	$(SANITIZER) --tool racecheck --error-exitcode 1 $(BIN)/python -m pytest -q $(KERNELS)
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
