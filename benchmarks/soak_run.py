@@ -70,6 +70,10 @@ class Reaching:
         return getattr(self._backend, name)
 
 
+_ELSEWHERE = ("prepare", "encode", "forward", "logits", "move")
+"""What a unit takes that is not the core's."""
+
+
 @dataclass
 class Part:
     """What was measured in one part of the stream, an hour of eight.
@@ -173,7 +177,7 @@ class Soak:
         start = time.perf_counter()
         session.append(media)
         taken = time.perf_counter() - start
-        elsewhere = sum(self._stopwatch.taken[n] for n in ("prepare", "encode", "forward", "move"))
+        elsewhere = sum(self._stopwatch.taken[name] for name in _ELSEWHERE)
         part.unit.append(taken * 1e3)
         if media.frames and media.audio is not None:
             part.whole.append(taken * 1e3)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_PARTS = {"forward": "prefill"}
+_PARTS = {"forward": "prefill", "logits": "prefill"}
 _DEVICE = ("forward", "move")
 
 
@@ -41,7 +41,7 @@ class Clock:
             device: whether the device works in it.
             about: what the cache tells of it, unused.
         """
-        part = "decode" if self.speaking and name == "forward" else _PARTS.get(name, name)
+        part = "decode" if self.speaking and name in _PARTS else _PARTS.get(name, name)
         return _Span(self, part, device or name in _DEVICE)
 
     def take(self) -> dict[str, float]:

@@ -35,6 +35,7 @@ from omni_cuda.backbone import Backbone
 from omni_cuda.encoders import audio as audio_tower
 from omni_cuda.encoders import building
 from omni_cuda.encoders import vision as vision_tower
+from omni_cuda.encoders.both import Encoders
 from omni_cuda.rotary import StepRotary
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class TorchBackend:
         self.backbone = backbone
         self.vision = vision
         self.audio = audio
+        self._encoders = Encoders(vision, audio, device, dtype)
         self.streams = streams
         self._device = device
         self._dtype = dtype
@@ -154,12 +156,11 @@ class TorchBackend:
         self, vision: Sequence[VisionInput], audio: Sequence[npt.NDArray[np.float32]]
     ) -> torch.Tensor:
         """Embeddings ``[streams, rows, hidden]``, vision first; all streams see the same media."""
-        place = (self._device, self._dtype)
         with _out_of_memory("the encoders"), _exact_convolutions(self._dtype):
-            rows = [vision_tower.encode(self.vision, given, *place) for given in vision]
-            rows += [audio_tower.encode(self.audio, mel, *place) for mel in audio]
+            rows = self._encoders(vision, audio)
             if not rows:
-                rows = [torch.zeros(0, self.config.text.hidden, device=place[0], dtype=place[1])]
+                none = (0, self.config.text.hidden)
+                rows = [torch.zeros(none, device=self._device, dtype=self._dtype)]
             return torch.cat(rows).expand(self.streams, -1, -1)
 
     @_computing
@@ -182,8 +183,7 @@ class TorchBackend:
         check_step(plan, self.config.text.vocab, self.streams, encoded)
         with _out_of_memory(f"a step of {plan.tokens.shape[1]} tokens"):
             run = self._steps.run if self._steps else self._gathered
-            rows, mass = run(plan, mirror, embeddings)
-        return StepResult(rows, mass if plan.mass else None)
+            return run(plan, mirror, embeddings)
 
     @_computing
     def move(self, plan: MovePlan) -> None:
@@ -246,8 +246,8 @@ class TorchBackend:
 
     def _gathered(
         self, plan: StepPlan, mirror: TableMirror, embeddings: torch.Tensor | None
-    ) -> tuple[npt.NDArray[np.float32], tuple[npt.NDArray[np.float32], ...]]:
-        """A step without kernels: logits, and mass a layer group."""
+    ) -> StepResult:
+        """A step without kernels."""
         arena, _ = self._allocated()
         rotary = StepRotary(plan.positions, self.config.text, self._device)
         queries = self._upload(plan.order)
@@ -269,7 +269,7 @@ class TorchBackend:
         mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
         found = logits.cpu().numpy()
         mirror.commit(plan)
-        return found, mass
+        return StepResult(found, mass if plan.mass else None)
 
     def _embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> torch.Tensor:
         ids = self._upload(np.maximum(plan.tokens, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -187,17 +188,24 @@ class Step:
             self._launch()
         self._ran = True
 
-    def logits(self) -> npt.NDArray[np.float32]:
-        """Logits ``float32[streams, k, vocab]``; waits for the device where some are wanted."""
+    def logits(self) -> Callable[[], npt.NDArray[np.float32]]:
+        """What waits for the device and gives ``float32[streams, k, vocab]``."""
         pinned = self._shared.device.type == "cuda"
         # Pinned memory is kept by PyTorch: the caller's own costs no more than a copy would.
         found = torch.empty(self._logits.shape, dtype=torch.float32, pin_memory=pinned)
-        if self._shape.logits:
-            found.copy_(self._logits, non_blocking=True)
-            if pinned:
-                torch.cuda.current_stream().synchronize()
-        rows: npt.NDArray[np.float32] = found.numpy()
-        return rows
+        if not pinned or not self._shape.logits:
+            found.copy_(self._logits)
+            return found.numpy
+        found.copy_(self._logits, non_blocking=True)
+        there = torch.cuda.Event()
+        there.record()
+
+        def wait() -> npt.NDArray[np.float32]:
+            there.synchronize()
+            rows: npt.NDArray[np.float32] = found.numpy()
+            return rows
+
+        return wait
 
     def _arrays(self, listed: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
         shape, layout = self._shape, self._shared.layout

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from omni_core.backend import MovePlan, RestorePlan, StepPlan
+from omni_core.backend import MovePlan, RestorePlan, StepPlan, StepResult
 from omni_core.paging.mirror import TableMirror
 from omni_cuda.devices import upload
 from omni_cuda.kernels.move import move_cells
@@ -37,12 +36,8 @@ class PagedSteps:
 
     def run(
         self, plan: StepPlan, mirror: TableMirror, embeddings: torch.Tensor | None
-    ) -> tuple[npt.NDArray[np.float32], tuple[npt.NDArray[np.float32], ...]]:
-        """Carry a plan out and have the mirror take it over.
-
-        Returns:
-            Logits ``float32[streams, k, vocab]`` and mass a layer group, as a step result has.
-        """
+    ) -> StepResult:
+        """Carry a plan out and have the mirror take it over; the device may compute on."""
         live = mirror.preview_pages(plan)
         shifts = max(np.unique(group.shift).size for group in live)
         shape = StepShape(
@@ -59,13 +54,13 @@ class PagedSteps:
             step.embed(plan, embeddings)
         step.compute()
         cells = [group.cells for group in mirror.preview(plan)] if plan.mass else []
-        # While the device computes. What can fail now is the device, and nothing runs after that.
+        # What can fail now is the device, and nothing runs after that.
         mirror.commit(plan)
         logits = step.logits()
         if not plan.mass:
-            return logits, ()
+            return StepResult(logits)
         mass = self.shared.mass.cpu().numpy()
-        return logits, tuple(found[at] for found, at in zip(mass, cells, strict=True))
+        return StepResult(logits, tuple(got[at] for got, at in zip(mass, cells, strict=True)))
 
     def move(self, plan: MovePlan) -> None:
         """Copy cells with their places in the stream."""

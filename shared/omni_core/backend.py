@@ -8,8 +8,9 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -109,14 +110,20 @@ class StepResult:
     """What a step gives back.
 
     Attributes:
-        logits: ``float32[streams, k, vocab]``.
+        given: ``float32[streams, k, vocab]``, or what waits for a device that computes on and then
+            gives them: see :attr:`logits`.
         mass: where the plan asks for it, ``float32[n]`` a layer group: the attention that each live
             cell got, oldest token first, summed over the step's queries, query heads, layers of the
             group and streams; else None.
     """
 
-    logits: npt.NDArray[np.float32]
+    given: npt.NDArray[np.float32] | Callable[[], npt.NDArray[np.float32]]
     mass: tuple[npt.NDArray[np.float32], ...] | None = None
+
+    @cached_property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """Logits ``float32[streams, k, vocab]``; what can be done before is not held up by them."""
+        return self.given() if callable(self.given) else self.given
 
 
 @dataclass(frozen=True)

@@ -232,9 +232,12 @@ class Cache:
                 self.ledger.add_mass(result.mass)
             if self._watcher:
                 self._watcher.stepped(self.ledger.view(), self.unit, result.mass)
-            self._on_plan(plan, result.logits)
+            # The device may compute until here: nothing above asks for what it finds.
+            with self._tracer.span("logits", unit=self.unit, tokens=len(part)):
+                answer = result.logits
+            self._on_plan(plan, answer)
             if plan.logits.size:
-                found.append(result.logits)
+                found.append(answer)
         self.turn = int(turns[-1]) if turns.size else self.turn
         empty = np.zeros((streams, 0, self._vocab), np.float32)
         # One part, the usual case, is not copied: a row is a vocabulary long.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy_backend import TEXT, NumpyBackend, plain_model, second
 
-from omni_core.backend import PAGE
+from omni_core.backend import PAGE, StepPlan, StepResult
 from omni_core.errors import BackendError, BudgetError, MediaError, OmniError, PlanError
 from omni_core.paging import LAYOUTS
 from omni_core.reference.attention import masked_attention
@@ -168,15 +168,21 @@ def test_no_slide_ends_with_a_clear_error_and_keeps_the_stream() -> None:
     assert len(session._ledger) == cells and session.ask("still there?", branch=True)
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("step", range(6))
-def test_a_failing_step_leaves_no_trace(step: int) -> None:
+def test_a_failing_step_leaves_no_trace(step: int, late: bool) -> None:
+    """Whether it fails at once or, its device having gone on alone, when its logits are read."""
+
     def run(fail: bool) -> tuple[str, str]:
         model = plain_model(brackets=True)
         session = Session(model, budget=256, max_tokens=6, prefill_chunk=4, frame=30)
         for index in range(10):
             session.append(second(index))
         if fail:
-            model.backend.fail_in = step
+            if late:
+                fail_late(model.backend, step)
+            else:
+                model.backend.fail_in = step
             with pytest.raises(RuntimeError):
                 # A gap, so that the unit opens another bracket.
                 session.append(second(12)) if step < 4 else session.ask("what is it?")
@@ -187,6 +193,44 @@ def test_a_failing_step_leaves_no_trace(step: int) -> None:
         return repr(state), session.ask("and now?")
 
     assert run(True) == run(False)
+
+
+def fail_late(backend: NumpyBackend, step: int) -> None:
+    """Have the step after so many fail once it has been carried out."""
+    run, count = backend.forward, 0
+
+    def read() -> np.ndarray:
+        raise RuntimeError("the device is gone")
+
+    def forward(plan: StepPlan, embeddings: object = None) -> StepResult:
+        nonlocal count
+        count += 1
+        result = run(plan, embeddings)
+        if count <= step:
+            return result
+        backend.forward = run
+        return StepResult(read, result.mass)
+
+    backend.forward = forward
+
+
+def test_what_no_logits_are_needed_for_is_done_before_they_are_read() -> None:
+    model = plain_model()
+    session = Session(model, budget=256, max_tokens=3)
+    run, known = model.backend.forward, []
+
+    def forward(plan: StepPlan, embeddings: object = None) -> StepResult:
+        result = run(plan, embeddings)
+
+        def read() -> np.ndarray:
+            known.append(int(session._ledger.view().order[-1]) == int(plan.order[-1]))
+            return result.logits
+
+        return StepResult(read, result.mass)
+
+    model.backend.forward = forward
+    session.append(second(0))
+    assert session.ask("what?") and len(known) > 3 and all(known)
 
 
 def test_a_branch_leaves_no_trace() -> None:
