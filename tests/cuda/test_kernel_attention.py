@@ -35,13 +35,13 @@ def attend(
 ) -> tuple[np.ndarray, ...]:
     """Output ``[streams, T, q_heads, head_dim]`` and the sums."""
     sums = torch.full(case.queries.shape[1:4], float("nan"), device=device)
-    queries, keys, values = (x.to(device) for x in (case.queries, case.keys, case.values))
+    queries, keys, values = case.tensors(device)
     if stream_stride:
         stride = (stream_stride, *keys.stride()[1:])
         keys, values = (x.as_strided(x.shape, stride) for x in (keys, values))
     pages = case.page_list(device, spare)
     out = attention.attend_pages(queries, keys, values, pages, case.scale, sums=sums)
-    assert out.dtype is case.queries.dtype
+    assert out.dtype is case.dtype
     return out.float().cpu().numpy(), sums.cpu().numpy()
 
 
@@ -94,7 +94,7 @@ def test_no_live_cell_gives_zero(queries: int, programs: int, kernel_device: str
         np.zeros(0, np.bool_),
         np.zeros((0, 64), np.int64),
     )
-    case = replace(case, programs=programs)
+    case = replace(case, size=case.size._replace(programs=programs))
     listing = list_subblocks(pages, case.dealt, 2)
     out, sums = attend(replace(case, listing=listing), kernel_device)
     assert (out == 0).all()
@@ -114,7 +114,7 @@ def test_what_follows_the_rows_may_be_anything(
 @pytest.mark.parametrize("programs", [1, 3])
 def test_sums_are_left_out_unless_asked_for(programs: int, kernel_device: str) -> None:
     case = make_case(Size(65, 5, 2, 3, 64, programs=programs))
-    arena = (x.to(kernel_device) for x in (case.queries, case.keys, case.values))
+    arena = case.tensors(kernel_device)
     out = attention.attend_pages(*arena, case.page_list(kernel_device), case.scale)
     assert (out.cpu().numpy() == attend(case, kernel_device)[0]).all()
 

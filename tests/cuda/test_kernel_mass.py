@@ -21,7 +21,7 @@ def added(case: Any, device: str, left_out: int = 0) -> np.ndarray:
 
     The sums of so many of the last queries are taken from them.
     """
-    queries, keys, values = (x.to(device) for x in (case.queries, case.keys, case.values))
+    queries, keys, values = case.tensors(device)
     pages = case.page_list(device)
     sums = torch.full(queries.shape[1:4], float("nan"), device=device)
     attention.attend_pages(queries, keys, values, pages, case.scale, sums=sums)

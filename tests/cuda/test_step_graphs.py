@@ -154,7 +154,7 @@ def test_kernels_fit_a_consumer_card(
     monkeypatch.setattr(mass, "_add_mass", add_mass)
     for size in kernel_cases.LARGE:
         case = kernel_cases.make_case(size._replace(programs=programs, dtype=dtype))
-        queries, keys, values = (x.cuda() for x in (case.queries, case.keys, case.values))
+        queries, keys, values = case.tensors("cuda")
         pages = case.page_list("cuda")
         sums = torch.empty(queries.shape[1:4], device="cuda")
         attention.attend_pages(queries, keys, values, pages, case.scale, sums=sums)

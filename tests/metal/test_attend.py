@@ -13,9 +13,9 @@ from metal_kernels.loader import Text, load
 from omni_core.backend import PAGE, SUBBLOCK
 from omni_core.paging.listing import list_subblocks
 from omni_core.paging.mirror import ListedPages
-from tests.metal.cases import Case, Float64, attend, make_case, spread
+from tests.attended import SIZES, Float64, Size, spread
+from tests.metal.cases import Case, attend, make_case
 from tests.metal.runner import run
-from tests.metal.sizes import SIZES, Size
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 

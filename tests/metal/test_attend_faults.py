@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from metal_kernels.loader import Text, load
-from tests.metal.cases import attend, make_case, spread
+from tests.attended import Size, spread
+from tests.metal.cases import attend, make_case
 from tests.metal.runner import KernelFault
-from tests.metal.sizes import Size
 
 FEW = Size(300, 3, 2, 3, 64, 2, 2)
 MANY = Size(300, 17, 2, 3, 64, 2, 2)

@@ -7,9 +7,9 @@ import pytest
 
 from metal_kernels.loader import Text, load
 from metal_kernels.mass import live_places, mass
-from tests.metal.cases import Case, Float64, attend, make_case
+from tests.attended import SIZES, Float64, Size
+from tests.metal.cases import Case, attend, make_case
 from tests.metal.runner import KernelFault, run
-from tests.metal.sizes import SIZES, Size
 
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 
@@ -35,21 +35,11 @@ def added(case: Case, left_out: int = 0, text: Text | None = None) -> Float64:
     return found
 
 
-def expected(case: Case, left_out: int = 0) -> Float64:
-    """The same by the oracle, 0 where nothing is listed."""
-    cells = np.concatenate(case.live)
-    gets = np.zeros(case.order.size)
-    for stream in range(case.size.streams):
-        shares = case.shares(stream)
-        gets[cells] += shares[:, : shares.shape[1] - left_out].sum(axis=(0, 1))
-    return gets
-
-
 def check(case: Case, found: Float64, left_out: int = 0) -> None:
     live = np.zeros(found.size, np.bool_)
     live[np.concatenate(case.live)] = True
     assert np.isnan(found[~live]).all()
-    np.testing.assert_allclose(found[live], expected(case, left_out)[live], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found[live], case.mass(left_out)[live], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
