@@ -14,17 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks import attention_peers as peers
-from benchmarks.attention_cases import (
-    BOUND,
-    KINDS,
-    SHAPES,
-    Case,
-    Live,
-    Shape,
-    build,
-    holed,
-    scattered,
-)
+from benchmarks.attention_cases import BOUND, Case, build
 from benchmarks.attention_ceiling import layered_read, read_bandwidth
 from benchmarks.attention_claims import OTHERS
 from benchmarks.attention_contest import (
@@ -38,9 +28,9 @@ from benchmarks.attention_contest import (
     said,
     tidy,
 )
+from benchmarks.live_cells import KINDS, SHAPES, K, Live, Shape, holed, scattered
 from omni_core.backend import PAGE
 
-K = 1024
 _LARGE = 32 * K
 """Live cells from which on a plain read of as many bytes is timed too."""
 _COLD = 240e6

@@ -6,21 +6,29 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from omni_core.errors import OmniError
+from omnilive import backends
 from omnilive.grammar_parts import formatter
+from omnilive.terminal import say
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BENCHMARKS = {
-    "attention": "live pages against dense kernels, on an NVIDIA GPU",
+    "attention": "live pages against dense kernels, on an NVIDIA GPU with PyTorch, else on MLX's "
+    "GPU, Apple's or NVIDIA's",
     "stream_loop": "whole streams by policy and layout, on an NVIDIA GPU",
     "layout": "what placement costs, without a model",
     "first_token": "from the end of a spoken turn to the answer's first token",
     "soak": "hours of stream in a fixed budget",
     "same_answers": "both backends beside transformers' generate()",
 }
+ATTENTION = {"cuda": "attention", "mlx": "metal"}
+"""The script of ``attention`` by the backend that has a GPU here; the first that has is taken."""
+LACKS = 3
+"""The exit code where the machine lacks what a benchmark needs."""
 
 
 def add_bench(commands: Any) -> None:
@@ -48,7 +56,10 @@ def run(name: str, options: Sequence[str]) -> NoReturn:
 
     Raises:
         OmniError: there is no such script here.
+        SystemExit: no GPU that it could run on; a line says so.
     """
+    if name == "attention" and not {"-h", "--help"}.intersection(options):
+        name = _attention()
     script = CHECKOUT / "benchmarks" / f"{name}.py"
     if not script.is_file():
         raise OmniError(
@@ -59,3 +70,14 @@ def run(name: str, options: Sequence[str]) -> NoReturn:
     roots += filter(None, [os.environ.get("PYTHONPATH")])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(roots)}
     os.execve(sys.executable, [sys.executable, str(script), *options], environment)
+
+
+def _attention() -> str:
+    for backend, script in ATTENTION.items():
+        if find_spec(backends.LIBRARIES[backend][0]) and not backends.on_cpu(backend, "auto"):
+            return script
+    say(
+        "no GPU for it: an NVIDIA card needs `pip install -e '.[cuda]'` in the checkout, an Apple "
+        "Silicon Mac `pip install -e '.[mlx]'`"
+    )
+    raise SystemExit(LACKS)

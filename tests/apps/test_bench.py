@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.harness import LACKS
 from omnilive import bench
 from omnilive.cli import main
 
@@ -17,17 +18,25 @@ from omnilive.cli import main
 def test_each_name_is_a_script_of_the_checkout() -> None:
     folder = Path(__file__).parents[2] / "benchmarks"
     assert folder == bench.CHECKOUT / "benchmarks"
-    assert [name for name in bench.BENCHMARKS if not (folder / f"{name}.py").is_file()] == []
+    names = [*bench.BENCHMARKS, *bench.ATTENTION.values()]
+    assert [name for name in names if not (folder / f"{name}.py").is_file()] == []
 
 
-def test_options_are_the_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Became(Exception):
-        pass
+class Became(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process does not become another."""
 
     def execve(program: str, words: list[str], environment: dict[str, str]) -> None:
         raise Became(program, words, environment)
 
     monkeypatch.setattr(os, "execve", execve)
+
+
+def test_options_are_the_scripts_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "mine")
     with pytest.raises(Became) as became:
         bench.run("layout", ["--quick", "--out", "there"])
@@ -46,6 +55,49 @@ def test_what_follows_the_name_is_handed_on(
     monkeypatch.setattr(bench, "run", lambda *words: handed.append(words))
     main(["bench", "attention", *options])
     assert handed == [("attention", options)]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes this a machine with some libraries, of which some find a GPU."""
+
+    def make(libraries: set[str], gpus: set[str]) -> None:
+        monkeypatch.setattr(bench, "find_spec", lambda name: name in libraries)
+        monkeypatch.setattr(bench.backends, "on_cpu", lambda backend, device: backend not in gpus)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("libraries", "gpus", "script"),
+    [
+        ({"torch", "mlx"}, {"cuda", "mlx"}, "attention.py"),
+        ({"torch", "mlx"}, {"mlx"}, "metal.py"),
+        ({"mlx"}, {"cuda", "mlx"}, "metal.py"),
+        ({"torch"}, {"cuda"}, "attention.py"),
+    ],
+)
+def test_attention_is_what_this_machines_gpu_runs(
+    machine: Any, libraries: set[str], gpus: set[str], script: str
+) -> None:
+    machine(libraries, gpus)
+    with pytest.raises(Became) as became:
+        bench.run("attention", ["--quick"])
+    _, words, _ = became.value.args
+    assert Path(words[1]).name == script and words[2:] == ["--quick"]
+
+
+def test_without_a_gpu_attention_says_what_each_needs(
+    machine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine({"torch", "mlx"}, set())
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "attention", "--quick"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == LACKS and out == "" and err.count("\n") == 1
+    assert "NVIDIA" in err and "'.[cuda]'" in err and "Mac" in err and "'.[mlx]'" in err
+    with pytest.raises(Became):
+        bench.run("attention", ["--help"])
 
 
 def test_the_scripts_exit_code_is_the_commands() -> None:

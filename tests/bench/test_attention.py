@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import live_cells
 from benchmarks.attention_claims import HISTORY, Row, claims, note_shares, over_history, passed
 from omni_core.reference.attention import masked_attention
 
@@ -25,7 +26,8 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend
 from benchmarks import attention_peers as peers
-from benchmarks.attention_cases import KINDS, Shape, build, holed, scattered
+from benchmarks.attention_cases import build
+from benchmarks.live_cells import KINDS, Shape, holed, scattered
 
 peers._BACKENDS = dict.fromkeys(peers._BACKENDS, SDPBackend.MATH)
 draw, cpu = np.random.default_rng(5), torch.device("cpu")
@@ -94,15 +96,14 @@ def test_the_reference_is_the_oracle() -> None:
 
 
 def test_cells_are_as_many_as_asked_for_and_in_order() -> None:
-    cases = pytest.importorskip("benchmarks.attention_cases")
     draw = np.random.default_rng(1)
-    for kind in cases.KINDS:
+    for kind in live_cells.KINDS:
         for share in (0.25, 0.5, 0.75):
-            live = cases.holed(draw, 2048, share, kind)
+            live = live_cells.holed(draw, 2048, share, kind)
             assert live.cells == 2048
             assert live.arena == round(32 / (1 - share))
             assert np.unique(live.pages).size == live.pages.size and live.alive.any(axis=1).all()
-    live = cases.scattered(draw, 2048, 64, 79)
+    live = live_cells.scattered(draw, 2048, 64, 79)
     assert live.cells == 2048 + 79 and live.pages.size == 34
     assert live.order[live.alive].tolist() == list(range(2048 + 79))
     assert live.query_order.tolist() == list(range(2048, 2048 + 79))

@@ -1,0 +1,154 @@
+"""What launches read, write, compute and hold, counted from the launches themselves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from benchmarks.live_cells import Shape
+from benchmarks.metal_shapes import layer_attention
+from metal_kernels import attention, pages, signature
+from metal_kernels.launch import Launch, TemplateValue
+from metal_kernels.loader import load
+from metal_kernels.mass import mass
+from omni_core.backend import PAGE, SUBBLOCK
+
+_ARRAY = re.compile(r"^threadgroup\s+(\w+)\s+\w+\s*\[(.+)\];$", re.MULTILINE)
+_ELSE = 20
+"""Numbers of 32 bits for addresses, sizes and loops, which no text counts."""
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A launch and what it takes.
+
+    Attributes:
+        what: in words.
+        launch: itself.
+        read, written: bytes, each number once.
+        flops: of the products, multiplications and additions.
+    """
+
+    what: str
+    launch: Launch
+    read: int
+    written: int
+    flops: int = 0
+
+
+def launches(shape: Shape, new: int, live: int, cores: int, dtype: str) -> list[Counted]:
+    """A layer's launches for a step of ``new`` tokens over ``live`` cells and themselves.
+
+    Args:
+        shape: of the model.
+        new: tokens; of a single one, no order is read.
+        live: cells before them.
+        cores: of the GPU, which say in how many programs the rows are shared.
+        dtype: of the arena.
+    """
+    cells, size = live + new, _SIZES[dtype]
+    rows = -(-cells // PAGE)
+    shares = attention.programs(new, shape.group, shape.kv_heads, cores)
+    of = layer_attention(shape, new, 2 * rows, dtype, rows, max(2, shares), shares)
+    queries, caches = of.lines * of.head_dim * size, shape.layer_bytes(cells) * size // 2
+    store = pages.store(
+        1, new, shape.q_heads, shape.kv_heads, of.head_dim, tables=1, pages=of.pages, dtype=dtype
+    )
+    fresh = shape.layer_bytes(new) * size // 2
+    attend = attention.attend(of)
+    found = sum(output.size * _SIZES[output.dtype] for output in attend.outputs)
+    listed = rows * 16 + (0 if new == 1 else cells * 8)
+    flops = shape.flops(live, new)
+    counted = [
+        Counted(f"{new:,} new", store, queries + fresh, queries + fresh),
+        Counted(f"{new:,} new on {live:,}", attend, queries + caches + listed, found, flops),
+    ]
+    if shares > 1:
+        what = f"{new:,} new, {shares} programs"
+        counted.append(Counted(what, attention.merge(of), found, queries + of.lines * 4))
+    given = 4 * shape.kv_heads * rows * PAGE
+    asked = mass(of)
+    what = f"{new:,} new on {live:,}"
+    counted.append(Counted(what, asked, queries + caches // 2 + listed, given, flops // 2))
+    return counted
+
+
+def moved(shape: Shape, cells: int, dtype: str) -> Counted:
+    """A layer's launch that copies so many cells."""
+    launch = pages.move(cells, 1, shape.kv_heads, shape.head_dim, pages=cells, dtype=dtype)
+    size = shape.layer_bytes(cells) * _SIZES[dtype] // 2
+    return Counted(f"{cells:,} cells", launch, size, size)
+
+
+def registers(launch: Launch) -> int:
+    """Registers of 16 bits a thread, an estimate: what the text keeps in a lane's arrays, and 20.
+
+    The compiler may do with fewer, or take more to load ahead.
+    """
+    values = dict(zip(launch.kernel.template, launch.template, strict=True))
+    dtype, head_dim = str(values.get("T", "float32")), int(values["D"])
+    cells = SUBBLOCK if _SIZES[dtype] == 2 else SUBBLOCK // 2
+    # Of a matrix a lane holds two numbers, of eight by eight.
+    queries = head_dim // 8 * _SIZES[dtype] // 2
+    scores = cells // 8 * 2
+    lines = int(values.get("LINES", 0))
+    held = {
+        # Running softmax and output; sums, also of the other half; pieces of keys and queries.
+        "decode": 6 * lines + 3 * lines + 16 + 8,
+        "prefill": queries + head_dim // 8 * 2 + scores + 4,
+        "mass": queries + 2 * scores + 4,
+        "merge": 8,
+    }.get(launch.kernel.name, 8)
+    return 2 * (held + _ELSE)
+
+
+@cache
+def threadgroup_memory(launch: Launch) -> int:
+    """Bytes, as the body declares them: a C++ compiler is asked what they come to.
+
+    Raises:
+        RuntimeError: the machine has none, or it does not take the text.
+    """
+    text = load(launch.kernel.name)
+    arrays = _ARRAY.findall(text.body)
+    if not arrays:
+        return 0
+    total = " + ".join(f"sizeof({kind}) * ({count})" for kind, count in arrays)
+    named = zip(launch.kernel.template, launch.template, strict=True)
+    values = "\n".join(_declared(name, value) for name, value in named)
+    return _asked(f"{text.header}\n{values}\n", total)
+
+
+def _declared(name: str, value: TemplateValue) -> str:
+    spelled = signature.template_value(value)
+    if isinstance(value, str):
+        return f"using {name} = {spelled};"
+    return f"constexpr int {name} = {spelled};"
+
+
+def _asked(text: str, expression: str) -> int:
+    """The value of a constant expression behind a kernel's text."""
+    from tests.metal.runner import FLAGS, HERE, compiler
+
+    found = compiler()
+    if found is None:
+        raise RuntimeError("no C++ compiler to ask: install g++ 12")
+    # The answer is an array's length in the names that the compiler leaves.
+    program = f'#include "dialect.h"\n{text}extern const char answer[{expression}] = {{}};\n'
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "sizes.cpp"), Path(folder, "sizes.s")
+        source.write_text(program, encoding="utf-8")
+        words: Sequence[str] = [found, *FLAGS, "-I", str(HERE), "-S", str(source), "-o", str(made)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the text does not compile: {done.stderr[:400]}")
+        size = re.search(r"\.size\s+answer,\s*(\d+)", made.read_text(encoding="utf-8"))
+    if size is None:
+        raise RuntimeError("the compiler does not say how large an array is")
+    return int(size.group(1))
