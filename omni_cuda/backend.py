@@ -85,7 +85,6 @@ class TorchBackend:
         self.backbone = backbone
         self.vision = vision
         self.audio = audio
-        self._encoders = Encoders(vision, audio, device, dtype)
         self.streams = streams
         self._device = device
         self._dtype = dtype
@@ -96,6 +95,7 @@ class TorchBackend:
         self._kernels = devices.has_kernels(device) if kernels is None else kernels
         self._steps: PagedSteps | None = None
         self._ops = ops.fused() if self._kernels else ops.SPELLED_OUT
+        self._encoders = Encoders(vision, audio, device, dtype, self._ops)
 
     @classmethod
     def load(

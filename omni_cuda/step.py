@@ -18,7 +18,7 @@ from omni_core.paging.listing import Lister, most_room, most_rows
 from omni_core.paging.mirror import ListedPages
 from omni_cuda.arena import Arena
 from omni_cuda.backbone import Backbone
-from omni_cuda.devices import nothing_freed
+from omni_cuda.graphs import Captures
 from omni_cuda.kernels.attention import PageList
 from omni_cuda.kernels.launching import roomy
 from omni_cuda.kernels.tiling import split
@@ -62,8 +62,7 @@ class Shared:
         order, bias: of each cell, ``[pages + 1, PAGE]``, int64 and float32; the last page is where
             padding goes.
         processors: multiprocessors of the card.
-        capturing: the stream that graphs are captured on, and ``pool`` their memory; None where
-            there are no graphs.
+        captures: for graphs; None where there are none.
     """
 
     def __init__(
@@ -86,9 +85,7 @@ class Shared:
         if self.device.type == "cuda":
             found = torch.cuda.get_device_properties(self.device)
             self.processors = found.multi_processor_count
-        # Not PyTorch's own stream for captures, whose workspaces any other capture gives back.
-        self.capturing = torch.cuda.Stream(self.device) if graphs else None
-        self.pool = torch.cuda.MemPool() if graphs else None
+        self.captures = Captures(self.device) if graphs else None
 
     @cached_property
     def inputs(self) -> torch.Tensor:
@@ -130,7 +127,7 @@ class Step:
         self._x = inputs[:size].view(layout.streams, shape.tokens, text.hidden)
         out = (layout.streams, shape.logits, text.vocab)
         self._logits = torch.zeros(out, dtype=torch.float32, device=device)
-        self._capturable = shared.capturing is not None and shape.tokens <= _LONGEST_GRAPH
+        self._capturable = shared.captures is not None and shape.tokens <= _LONGEST_GRAPH
         self._graph: torch.cuda.CUDAGraph | None = None
         self._ran = False
 
@@ -177,11 +174,12 @@ class Step:
 
     def compute(self) -> None:
         """Launch the step."""
-        # Kernels are compiled by the first run, which a capture cannot do.
-        if self._graph is None and self._ran and self._capturable:
-            self._graph = self._captured()
+        # A first run has gone before, see :meth:`Captures.take`.
+        captures = self._shared.captures
+        if captures and self._graph is None and self._ran and self._capturable:
+            taken = captures.take(self._launch)
             # A capture needs memory of its own: without it, the step runs as it did before.
-            self._capturable = self._graph is not None
+            self._graph, self._capturable = taken and taken[0], taken is not None
         if self._graph is not None:
             self._graph.replay()
         else:
@@ -224,25 +222,6 @@ class Step:
             "bounds": (np.int64, (groups, listed if count > 1 else 1, 2)),
             "segments": (np.int32, (groups, max(self._programs, 2 * shape.tables), 4)),
         }
-
-    def _captured(self) -> torch.cuda.CUDAGraph | None:
-        """The step's graph; None where there is no room for one."""
-        stream, pool = self._shared.capturing, self._shared.pool
-        assert stream is not None and pool is not None
-        graph = torch.cuda.CUDAGraph()
-        stream.wait_stream(torch.cuda.current_stream())
-        try:
-            with nothing_freed(), torch.cuda.stream(stream):
-                # Other threads may use the card meanwhile.
-                graph.capture_begin(pool.id, capture_error_mode="thread_local")
-                try:
-                    self._launch()
-                finally:
-                    graph.capture_end()
-        except RuntimeError:
-            return None
-        torch.cuda.current_stream().wait_stream(stream)
-        return graph
 
     def _launch(self) -> None:
         shared, given = self._shared, self._staging.device

@@ -31,7 +31,7 @@ class PagedSteps:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self._kept: OrderedDict[StepShape, Step] = OrderedDict()
-        if shared.capturing is not None:
+        if shared.captures is not None:
             self._warm()
 
     def run(

@@ -46,7 +46,7 @@ class Spy:
         every = replace(plan, logits=np.arange(plan.rows.size, dtype=np.int32))
         result = self._forward(every, embeddings)
         self.logits.append(result.logits)
-        return replace(result, logits=result.logits[:, plan.logits])
+        return replace(result, given=result.logits[:, plan.logits])
 
     def move(self, plan: Any) -> None:
         self.digest.add(plan)

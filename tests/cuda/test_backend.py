@@ -184,7 +184,7 @@ def test_an_encoder_out_of_memory_is_one_line(
     def fail(*args: Any, **kwargs: Any) -> None:
         raise error
 
-    monkeypatch.setattr(backend, "audio", fail)
+    monkeypatch.setattr(backend.audio, "forward", fail)
     with pytest.raises(BackendError, match="out of memory on the encoders"):
         backend.encode([], [np.zeros((MEL_BINS, 40), np.float32)])
 

@@ -53,7 +53,7 @@ def _model(twin: Any, tiny: Any, streams: int) -> tuple[Model, list[np.ndarray],
         every = np.arange(plan.rows.size, dtype=np.int32)
         result = forward(replace(plan, logits=every), embeddings)
         units.append(result.logits)
-        return replace(result, logits=result.logits[:, plan.logits])
+        return replace(result, given=result.logits[:, plan.logits])
 
     backend.forward = run
     return Model(backend, MediaFrontend(), text, "tiny", trained=False), units, asked
