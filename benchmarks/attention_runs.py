@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +128,8 @@ class Runs:
         size = shape.layer_bytes(cells)
         row = self._beside(case) | {"bytes": shape.layers * size}
         if cells >= _LARGE:
-            row["read_ms"] = layered_read(shape.layers, size, self.device)
+            with suppress(torch.OutOfMemoryError):
+                row["read_ms"] = layered_read(shape.layers, size, self.device)
         return row
 
     def prefill(self, shape: Shape, new: int, cells: int, flex: bool = False) -> dict[str, Any]:

@@ -180,7 +180,13 @@ def page(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def _rows(documents: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    return [row for one in documents if one["benchmark"] == name for row in one["rows"]]
+    # What is set against each other is of one run.
+    return [
+        row | {"run": number}
+        for number, one in enumerate(documents)
+        if one["benchmark"] == name
+        for row in one["rows"]
+    ]
 
 
 def _words(rows: Sequence[dict[str, Any]]) -> str:
@@ -225,7 +231,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json")
     files: list[Path] = parser.parse_args(arguments).files
     files = files or sorted(path for name in NAMES[:2] for path in RESULTS.glob(f"{name}-*.json"))
-    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    documents = []
+    for file in files:
+        try:
+            documents.append(json.loads(file.read_text(encoding="utf-8")))
+            known = documents[-1]["benchmark"] in NAMES
+        except (OSError, ValueError, TypeError, KeyError):
+            known = False
+        if not known:
+            parser.error(f"{file} is no results file of {', '.join(NAMES)}")
     if not documents:
         parser.error(f"no results in {RESULTS}: run benchmarks/attention.py and stream_loop.py")
     draw(_rows(documents, "stream-loop"), FIGURES)

@@ -202,7 +202,7 @@ def _timed(rows: Sequence[Row], part: str) -> list[Row]:
 
 def _keeping_all(rows: Sequence[Row], row: Row) -> tuple[list[Row], list[Row]]:
     """The same stream with everything kept: through this loop, and through transformers."""
-    same = {key: row[key] for key in ("part", "model", "unit", "target")}
+    same = {key: row.get(key) for key in ("part", "model", "unit", "target", "run")}
     own, theirs = (
         find(rows, path=path, policy="no-slide", **same) for path in ("ours", "transformers")
     )

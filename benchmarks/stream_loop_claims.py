@@ -21,6 +21,7 @@ def claims(rows: Sequence[Row], quick: bool) -> list[Claim]:
         quick: whether the streams were short: their ratios have no bounds but 1.
     """
     return [
+        Claim("parts that failed or were left out", len(find(rows, part="failed")), 0),
         *_gates(rows),
         *_units(rows, quick),
         *_core(rows),

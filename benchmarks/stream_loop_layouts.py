@@ -41,6 +41,8 @@ LAYOUTS: dict[str, Layout] = {
 }
 FRAMED = "page with frames"
 """A flat cache knows no position frames: layouts are compared without, and ours runs with too."""
+_ALIKE = 2e-2
+"""Most that two readings of the same cells may differ."""
 WALKED = ("native", "eager")
 """Layouts of a flat cache, whose span a kernel walks; they are read by a listing too."""
 
@@ -127,17 +129,24 @@ class AttentionBackend:
         self._mirror.commit(plan)
         count = plan.order.size
         self._order.copy_(torch.from_numpy(self._mirror.order))
-        if count not in self._launches:
+        fresh, found = count not in self._launches, []
+        if fresh:
             self._launches[count] = _Launch(self, count)
         phase = "decode" if count == 1 else "prefill"
         launch = self._launches[count]
         for reading in self._readings:
             listing = READINGS[reading](live, launch.programs, launch.room)
             launch.take(listing, plan.order)
+            if fresh:
+                found.append(launch.output())
             name = f"{reading} {phase}"
             self.spent[name] = self.spent.get(name, 0.0) + launch.milliseconds()
             tiles = int((listing.segments[:, 2] - listing.segments[:, 0]).sum())
             self.tiles[name] = self.tiles.get(name, 0) + tiles
+        for other in found[1:]:
+            # Two readings of the same cells; a NaN is no small difference.
+            if not (other - found[0]).norm() <= _ALIKE * found[0].norm():
+                raise RuntimeError(f"readings of {count} new tokens on one state differ")
         return StepResult(np.zeros((1, plan.logits.size, 2), np.float32))
 
     def move(self, plan: MovePlan) -> None:
@@ -209,6 +218,12 @@ class _Launch:
             with nothing_freed(), torch.cuda.graph(self._graph):
                 self._run()
         return _milliseconds(self._graph.replay, self._place, times=2)
+
+    def output(self) -> torch.Tensor:
+        """The first layer's attention, in float32."""
+        keys, values = self._backend._keys[0], self._backend._values[0]
+        scale = keys.shape[-1] ** -0.5
+        return attend_pages(self._queries, keys, values, self._pages, scale).float()
 
     def _run(self) -> None:
         keys, values = self._backend._keys, self._backend._values

@@ -70,14 +70,19 @@ class Findings:
     def take(self, what: str, run: Callable[[], Any]) -> None:
         """Keep the row, or the rows, that something gives; tell if it fails."""
         if time.perf_counter() - self.start >= self.limit:
-            self.failed.append(f"{what}: left out, the time of {self.limit:g} s is up")
+            self._fail(f"{what}: left out, the time of {self.limit:g} s is up")
             return
         try:
             given = run()
         except Exception as error:  # Whatever it is, what else is measured is worth keeping.
-            self.failed.append(f"{what}: {type(error).__name__}: {error}")
+            lines = str(error).strip().splitlines() or [""]
+            self._fail(f"{what}: {type(error).__name__}: {lines[0]}")
             traceback.print_exc()
         else:
             self.rows += given if isinstance(given, list) else [given]
         seconds = time.perf_counter() - self.start
         print(f"{seconds:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+    def _fail(self, why: str) -> None:
+        self.failed.append(why)
+        self.rows.append({"part": "failed", "failed": why})

@@ -14,6 +14,9 @@ constant constexpr float UNSEEN = -1e38f;
 constant constexpr float HIDDEN = -3e38f;
 constant constexpr float LOG2_E = 1.4426950408889634f;
 
+// Whether what was summed is of any cell. A NaN is of one: it is not to vanish.
+inline bool sees(float total) { return !(total <= 0.0f); }
+
 // The log-sum-exp of a query that has seen nothing: -inf, whatever the compiler thinks of it.
 inline float no_sum() { return as_type<float>(0xff800000u); }
 

@@ -59,7 +59,7 @@ inline void decode_join(
             }
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        const bool seen = total > 0.0f;
+        const bool seen = sees(total);
         const int index = first_line + line;
         if (index < of.sizes.lines()) {
             const Offset place = before + line_place(of, index);

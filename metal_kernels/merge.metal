@@ -38,14 +38,14 @@ inline void merge(
     float total = 0.0f;
     for (int program = int(lane); program < programs; program += 32) {
         const float sum = found_sums[program * lines + line];
-        if (sum > UNSEEN) total += fast::exp2(sum - peak);
+        if (!(sum <= UNSEEN)) total += fast::exp2(sum - peak);
     }
     total = simd_sum(total);
     if (column < D) {
         UNROLL for (int c = 0; c < 4; ++c) pool[int(simdgroup) * D + column + c] = mixed[c];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const bool seen = total > 0.0f;
+    const bool seen = sees(total);
     const float share = seen ? 1.0f / total : 0.0f;
     for (int c = int(simdgroup * 32u + lane); c < D; c += SIMDS * 32) {
         float sum = 0.0f;

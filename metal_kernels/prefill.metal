@@ -153,7 +153,7 @@ inline void prefill(
     tile.total += simd_shuffle_xor(tile.total, ushort(1));
     tile.total += simd_shuffle_xor(tile.total, ushort(8));
     if (!real) return;
-    const bool seen = tile.total > 0.0f;
+    const bool seen = sees(tile.total);
     const float share = seen ? 1.0f / tile.total : 0.0f;
     const Offset target = of.lines_before(int(group.z)) + place;
     // What saw nothing has no part in a merge.

@@ -186,21 +186,24 @@ class Step:
             self._launch()
         self._ran = True
 
-    def logits(self) -> Callable[[], npt.NDArray[np.float32]]:
-        """What waits for the device and gives ``float32[streams, k, vocab]``."""
+    def room(self) -> torch.Tensor:
+        """Where a step's logits go on the host: memory of the caller's own."""
+        # Pinned memory is kept by PyTorch: this costs no more than a copy out of a fixed place.
         pinned = self._shared.device.type == "cuda"
-        # Pinned memory is kept by PyTorch: the caller's own costs no more than a copy would.
-        found = torch.empty(self._logits.shape, dtype=torch.float32, pin_memory=pinned)
-        if not pinned or not self._shape.logits:
-            found.copy_(self._logits)
-            return found.numpy
-        found.copy_(self._logits, non_blocking=True)
+        return torch.empty(self._logits.shape, dtype=torch.float32, pin_memory=pinned)
+
+    def logits(self, room: torch.Tensor) -> Callable[[], npt.NDArray[np.float32]]:
+        """What waits for the device and gives ``float32[streams, k, vocab]``, in that room."""
+        if self._shared.device.type != "cuda" or not self._shape.logits:
+            room.copy_(self._logits)
+            return room.numpy
+        room.copy_(self._logits, non_blocking=True)
         there = torch.cuda.Event()
         there.record()
 
         def wait() -> npt.NDArray[np.float32]:
             there.synchronize()
-            rows: npt.NDArray[np.float32] = found.numpy()
+            rows: npt.NDArray[np.float32] = room.numpy()
             return rows
 
         return wait

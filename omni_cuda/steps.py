@@ -52,15 +52,19 @@ class PagedSteps:
         step.stage(plan, live)
         if embeddings is not None:
             step.embed(plan, embeddings)
+        room, mass = step.room(), torch.empty(0)
+        cells = []
+        if plan.mass:
+            mass = torch.empty(self.shared.mass.shape)
+            cells = [group.cells for group in mirror.preview(plan)]
         step.compute()
-        cells = [group.cells for group in mirror.preview(plan)] if plan.mass else []
-        # What can fail now is the device, and nothing runs after that.
+        # All memory is there: what can fail now is the device, and nothing runs after that.
         mirror.commit(plan)
-        logits = step.logits()
+        logits = step.logits(room)
         if not plan.mass:
             return StepResult(logits)
-        mass = self.shared.mass.cpu().numpy()
-        return StepResult(logits, tuple(got[at] for got, at in zip(mass, cells, strict=True)))
+        found = mass.copy_(self.shared.mass).numpy()
+        return StepResult(logits, tuple(got[at] for got, at in zip(found, cells, strict=True)))
 
     def move(self, plan: MovePlan) -> None:
         """Copy cells with their places in the stream."""

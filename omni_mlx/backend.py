@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -61,6 +62,9 @@ def open_backend(checkpoint: Checkpoint, device: str, weights: str, streams: int
         raise BackendError(f"weights {weights!r} are unknown; use one of {', '.join(FORMATS)}")
     bits = int(weights) if weights in ("8", "4") else None
     exact = weights == "f32" or (weights != "bf16" and place.is_cpu)
+    if exact and not place.is_cpu:
+        # MLX multiplies float32 in TF32 on GPUs that have it, unless told before its first product.
+        os.environ.setdefault("MLX_ENABLE_TF32", "0")
     return MlxBackend(checkpoint, place, mx.float32 if exact else mx.bfloat16, bits, streams)
 
 

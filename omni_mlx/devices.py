@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -16,8 +16,8 @@ from omni_core.errors import BackendError
 # a call makes its device the default while it runs, and calls of several backends take turns.
 _turn = threading.RLock()
 
-_CORES = {"p": 5, "g": 10, "s": 18, "c": 36, "d": 72}
-"""Of an iPhone's chip, and of a plain one, a Pro, a Max and an Ultra of M1 to M4."""
+_CORES = {"Ultra": 72, "Max": 36, "Pro": 18, "Apple": 10}
+"""Of such chips among M1 to M4, the first whose word is in the name."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,10 @@ class ComputeDevice:
         with _turn, mx.stream(self.kind):
             try:
                 yield
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
+                with suppress(RuntimeError):
+                    # What was launched before it failed writes to the arena: none of it later.
+                    mx.synchronize()
                 reason = " ".join(str(error).split())
                 raise BackendError(
                     f"mlx failed in {what} on {self.label}: {reason}; if memory ran out, use a "
@@ -80,13 +83,12 @@ def _gpu() -> ComputeDevice:
 
 
 def cores() -> int:
-    """Cores of the GPU, or multiprocessors, which MLX does not tell: by the name of its kind.
+    """Cores of the GPU, or multiprocessors, which MLX does not tell: what its name lets one expect.
 
-    The last letter of an Apple architecture says which of a generation's chips it is; of these the
-    usual number of cores is taken. It decides how work is cut, not what comes out.
+    It decides how work is cut, not what comes out.
     """
-    name = str(mx.device_info(mx.gpu).get("architecture", ""))
-    return _CORES.get(name[-1:], 64) if name.startswith("applegpu") else 64
+    name = str(mx.device_info(mx.gpu).get("device_name", ""))
+    return next((count for word, count in _CORES.items() if word in name), 64)
 
 
 def _cpu() -> ComputeDevice:

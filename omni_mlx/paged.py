@@ -70,7 +70,7 @@ class Kernels:
             "target": _padded(plan.target),
             "numbers": mx.array(np.asarray(sizes, np.int32)),
         }
-        rows = arena.rows(plan.source) if held else None
+        rows, done = arena.rows(plan.source) if held else None, []
         for layer, (keys, values) in enumerate(zip(arena.keys, arena.values, strict=True)):
             origin = keys, values
             if rows is not None:
@@ -78,7 +78,11 @@ class Kernels:
                 mx.eval(origin)
             there = {"keys": keys, "values": values}
             there |= {"from_keys": origin[0], "from_values": origin[1]}
-            mx.eval(self.run(launch, given | there))
+            done += self.run(launch, given | there)
+            if held:
+                # What was read of a layer is let go before the next one's.
+                mx.eval(done)
+        mx.eval(done)
         mx.synchronize()
 
 

@@ -58,7 +58,7 @@ def run(name: str, options: Sequence[str]) -> NoReturn:
         OmniError: there is no such script here.
         SystemExit: no GPU that it could run on; a line says so.
     """
-    if name == "attention" and not {"-h", "--help"}.intersection(options):
+    if name == "attention" and not {"-h", "--help", "--draw"}.intersection(options):
         name = _attention()
     script = CHECKOUT / "benchmarks" / f"{name}.py"
     if not script.is_file():

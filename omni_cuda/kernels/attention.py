@@ -365,7 +365,7 @@ def _walk(
         scores = tl.where(live, scores, float("-inf"))
         top = tl.maximum(peak, tl.max(scores, axis=1))
         # A query that has seen nothing yet peaks at -inf; any finite stand-in keeps its weights 0.
-        stand_in = tl.where(top == float("-inf"), 0.0, top) if checked else top
+        stand_in = tl.where(top == float("-inf"), 0.0, top)
         weights = tl.math.exp2(scores - stand_in[:, None])
         shrink = tl.math.exp2(peak - stand_in)
         total = total * shrink + tl.sum(weights, axis=1)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import harness, performance_page
@@ -85,3 +86,27 @@ def test_the_page_is_not_written_without_results(
     file.write_text(json.dumps(document("attention", attention_rows())))
     assert performance_page.main([]) == 0
     assert (tmp_path / "performance.md").read_text().startswith("# Performance")
+
+
+def test_ratios_are_of_one_run_and_other_files_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(fast: float) -> dict[str, Any]:
+        kept = stream_row("ours", "omnipick", fast, 0.0)
+        return document("stream-loop", [kept, stream_row("ours", "no-slide", 30.0, 0.0)])
+
+    slow = document("stream-loop", [stream_row("ours", "no-slide", 3.0, 0.0)])
+    assert "| 3.00 |" in performance_page.page([slow, run(10.0)])
+    soak = tmp_path / "soak.json"
+    soak.write_text('{"benchmark": "soak"}')
+    for wrong in (tmp_path / "none.json", soak):
+        with pytest.raises(SystemExit):
+            performance_page.main([str(wrong)])
+        assert "is no results file of" in capsys.readouterr().err
+
+
+def test_a_gate_knows_what_is_no_number() -> None:
+    gate = pytest.importorskip("benchmarks.stream_loop_gate")
+    right, wrong = np.ones(3, np.float32), np.full(3, np.nan, np.float32)
+    assert gate._off(right, right) == 0
+    assert gate._off(wrong, right) == gate._off(right, wrong) == float("inf")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from metal_kernels import attention
+from metal_kernels.launch import Launch
 from metal_kernels.loader import Text
 from omni_core.backend import SUBBLOCK
 from tests import attended
 from tests.attended import Float64, Size
 from tests.metal import numbers, runner
+from tests.metal.numbers import AnyArray
+
+Run = Callable[[Launch, Mapping[str, AnyArray]], dict[str, AnyArray]]
 
 
 class Case(attended.Case):
@@ -63,18 +67,26 @@ def make_case(size: Size, blind: int = 0, spare: int = 2, most: int = SUBBLOCK) 
     return attended.make_case(size, Case, blind=blind, spare=spare, most=most)
 
 
-def attend(case: Case, texts: Mapping[str, Text] | None = None) -> tuple[Float64, Float64]:
+def attend(
+    case: Case, texts: Mapping[str, Text] | None = None, run: Run | None = None
+) -> tuple[Float64, Float64]:
     """What the kernels give: output ``[streams, T, q_heads, head_dim]``, and the sums.
 
     Args:
         case: what is attended.
         texts: of kernels by name, to be run in place of the shipped ones.
+        run: carries out launches of the shipped ones, if not the CPU's runner.
     """
     of, texts = case.attention(), texts or {}
-    launch = attention.attend(of)
-    found = runner.run(launch, case.inputs(), texts.get(launch.kernel.name))
+
+    def carry_out(launch: Launch, given: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        return (
+            run(launch, given) if run else runner.run(launch, given, texts.get(launch.kernel.name))
+        )
+
+    found = carry_out(attention.attend(of), case.inputs())
     if of.programs > 1:
         programs = np.asarray([of.programs], np.int32)
         given = {"found": found["out"], "found_sums": found["sums"], "numbers": programs}
-        found = runner.run(attention.merge(of), given, texts.get("merge"))
+        found = carry_out(attention.merge(of), given)
     return numbers.read(found["out"], of.dtype), found["sums"].astype(np.float64)

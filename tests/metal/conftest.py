@@ -9,19 +9,9 @@ import pytest
 from metal_kernels.launch import Launch
 from tests.conftest import installed
 from tests.metal.numbers import AnyArray
-from tests.metal.runner import compiler, run
+from tests.metal.runner import run
 
 Run = Callable[[Launch, Mapping[str, AnyArray]], dict[str, AnyArray]]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if compiler() is None:
-        skip = pytest.mark.skip(reason="no C++ compiler, or not on Linux: install g++ 12")
-        for item in items:
-            case = getattr(item, "callspec", None)
-            on_gpu = case and case.params.get("run_kernel") == "gpu"
-            if "tests/metal/" in item.path.as_posix() and not on_gpu:
-                item.add_marker(skip)
 
 
 @pytest.fixture(params=["cpu", "gpu"], scope="session")

@@ -14,7 +14,7 @@ from omni_core.backend import PAGE, SUBBLOCK
 from omni_core.paging.listing import list_subblocks
 from omni_core.paging.mirror import ListedPages
 from tests.attended import SIZES, Float64, Size, spread
-from tests.metal.cases import Case, attend, make_case
+from tests.metal.cases import Case, Run, attend, make_case
 from tests.metal.runner import run
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
@@ -30,17 +30,17 @@ def check(case: Case, found: tuple[Float64, Float64]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_equals_the_oracle(size: Size) -> None:
+def test_equals_the_oracle(size: Size, run_kernel: Run) -> None:
     case = make_case(size)
-    check(case, attend(case))
+    check(case, attend(case, run=run_kernel))
 
 
 @pytest.mark.parametrize("programs", [1, 3])
 @pytest.mark.parametrize("count", [4, MANY])
-def test_a_query_that_sees_nothing_gives_zero(count: int, programs: int) -> None:
+def test_a_query_that_sees_nothing_gives_zero(count: int, programs: int, run_kernel: Run) -> None:
     blind = count - 1
     case = make_case(Size(63, count, 2, 3, 80, 2, 1, programs), blind=blind)
-    out, sums = attend(case)
+    out, sums = attend(case, run=run_kernel)
     assert (out[:, :blind] == 0).all()
     assert (sums[:, :blind] == -np.inf).all()
     check(case, (out, sums))
@@ -85,6 +85,23 @@ def test_a_table_that_no_row_names_is_not_read(count: int, programs: int) -> Non
 def test_programs_without_a_row_to_spare(count: int) -> None:
     case = make_case(Size(65, count, 2, 3, 64, programs=2), spare=0)
     check(case, attend(case))
+
+
+def test_more_programs_than_a_simdgroup_has_lanes(run_kernel: Run) -> None:
+    case = make_case(Size(2600, 1, 1, 3, 64, programs=41))
+    assert np.count_nonzero(np.diff(case.listing.segments[:, [0, 2]])) > 32
+    check(case, attend(case, run=run_kernel))
+
+
+@pytest.mark.parametrize("programs", [1, 3])
+@pytest.mark.parametrize("count", [1, MANY])
+def test_what_is_no_number_does_not_vanish(count: int, programs: int) -> None:
+    case = make_case(Size(65, count, 1, 3, 64, programs=programs, bias=False))
+    cell = int(case.live[0][0])
+    case.keys[:, cell // PAGE, :, cell % PAGE] = np.nan
+    case.order[cell // PAGE, cell % PAGE] = 0
+    out, sums = attend(case)
+    assert np.isnan(out).all() and np.isnan(sums).all()
 
 
 @pytest.mark.parametrize("count", [1, MANY])

@@ -59,8 +59,8 @@ FAULTS = [
         "what simdgroups found is joined before all is there",
         "decode",
         FEW,
-        f"{BARRIER}\n        const bool seen = total > 0.0f;",
-        "const bool seen = total > 0.0f;",
+        f"{BARRIER}\n        const bool seen = sees(total);",
+        "const bool seen = sees(total);",
     ),
     Fault(
         "the last subblock is left out", "decode", FEW, "unit < end; unit", "unit < end - 2; unit"

@@ -27,6 +27,16 @@ def unmoved(launch: Launch, inputs: Mapping[str, Any]) -> list[Any]:
     return (unwritten if launch.kernel.name == "move" else run_as_text)(launch, inputs)
 
 
+def louder(launch: Launch, inputs: Mapping[str, Any]) -> list[Any]:
+    """Only what reads a second table, a bias or a mass could tell these apart."""
+    made = run_as_text(launch, inputs)
+    return [2 * made[0]] if launch.kernel.name == "mass" else made
+
+
+def another_mlx(launch: Launch, inputs: Mapping[str, Any]) -> list[Any]:
+    raise TypeError("metal_kernel() got an unexpected keyword argument")
+
+
 def failing(launch: Launch, inputs: Mapping[str, Any]) -> list[Any]:
     raise RuntimeError("[metal::Device] Unable to build metal library\nfrom source")
 
@@ -40,8 +50,10 @@ def test_the_shipped_text_has_no_fault(dtype: str, cores: int) -> None:
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (unwritten, "they are 1 off"),
+        (unwritten, "off"),
         (unmoved, "off"),
+        (louder, "they are 1 off"),
+        (another_mlx, "unexpected keyword"),
         (failing, "[metal::Device] Unable to build metal library from source"),
     ],
 )

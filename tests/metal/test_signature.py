@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from metal_kernels import signature
@@ -72,3 +74,15 @@ def test_arrays_that_a_launch_does_not_expect_are_refused(change: tuple[str, str
     arrays[name] = arrays[name].astype(getattr(mx, dtype)) if dtype else arrays[name][:1]
     with pytest.raises(ValueError, match=f"kernel store: {name} is .* is expected"):
         run.run(launch, arrays)
+
+
+def test_every_barrier_of_a_threadgroup_orders_its_memory() -> None:
+    # Runner and CUDA order all of it whatever a barrier says; Metal does not.
+    texts = [file for file in folder().iterdir() if file.name.endswith((".metal", ".h"))]
+    texts = [file for file in texts if not file.name.startswith("cuda_")]
+    barriers = [
+        flag
+        for file in texts
+        for flag in re.findall(r"threadgroup_barrier\(([^)]*)\)", file.read_text(encoding="utf-8"))
+    ]
+    assert len(barriers) > 8 and set(barriers) == {"mem_flags::mem_threadgroup"}

@@ -45,7 +45,8 @@ class Lister:
     """Lists one layer group step by step: what has not changed is not sorted again.
 
     Args:
-        programs: that share the rows: one, or at least twice as many as there are shifts.
+        programs: that share the rows: one, or one for each shift at least, and twice as many where
+            some rows are checked.
         room: rows that each program has space for; what it takes if left out.
     """
 
