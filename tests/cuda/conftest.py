@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,30 @@ def kernel_device(device: str) -> str:
     if device == "cpu" and torch.cuda.is_available():
         pytest.skip("kernels are interpreted on a CPU only where there is no GPU to run them")
     return device
+
+
+@pytest.fixture
+def collected_at_once() -> Callable[[], AbstractContextManager[None]]:
+    """Graphs in cycles that nobody holds; inside, whatever is made has them collected."""
+    import torch
+
+    @contextmanager
+    def collecting() -> Iterator[None]:
+        for _ in range(8):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                torch.zeros(4, device="cuda")
+            cycle: list[Any] = [graph]
+            cycle.append(cycle)
+            del graph, cycle
+        before = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
+
+    return collecting
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -80,23 +79,11 @@ def test_graphs_take_turns_over_other_media(load: Callable[..., Any], thinker: A
 
 
 @pytest.mark.cuda
-def test_garbage_does_not_end_a_capture(load: Callable[..., Any]) -> None:
+def test_garbage_does_not_end_a_capture(load: Callable[..., Any], collected_at_once: Any) -> None:
     backend, media = load(), _media(GRIDS[1], FRAMES[1])
     backend.encode(*media)
-    for _ in range(8):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            torch.zeros(4, device="cuda")
-        cycle: list[Any] = [graph]
-        cycle.append(cycle)
-        del graph, cycle
-    before = gc.get_threshold()
-    # Whatever is made from now on has it all collected.
-    gc.set_threshold(1)
-    try:
+    with collected_at_once():
         backend.encode(*media)
-    finally:
-        gc.set_threshold(*before)
     assert _captured(backend) == [True, True]
 
 

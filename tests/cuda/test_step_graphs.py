@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,26 +33,14 @@ def test_replays_are_equal_to_the_bit(card: Any, count: int, mass: bool) -> None
 
 
 @pytest.mark.cuda
-def test_garbage_does_not_end_a_capture(card: Any) -> None:
+def test_garbage_does_not_end_a_capture(card: Any, collected_at_once: Any) -> None:
     tokens = text(60)
     planner = Planner(pages=3)
     card.allocate(planner)
     plan = step(planner, tokens, 0, 20)
     card.forward(plan)
-    for _ in range(8):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            torch.zeros(4, device="cuda")
-        cycle: list[Any] = [graph]
-        cycle.append(cycle)
-        del graph, cycle
-    before = gc.get_threshold()
-    # Whatever is made from now on has it all collected.
-    gc.set_threshold(1)
-    try:
+    with collected_at_once():
         card.forward(plan)
-    finally:
-        gc.set_threshold(*before)
     assert next(reversed(card.kernels._steps._kept.values()))._graph is not None
 
 
