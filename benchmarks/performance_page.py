@@ -37,7 +37,8 @@ the whole loop were compared with a reference before they were timed. Ratios are
 A decode step reads every weight but the table of token embeddings once, and the keys and values
 of every live cell: divided by the bytes that the card reads in a second, that is the least it
 can take. The ratio is that of a step with the host's work in it to this floor; *kernels* is the
-time in which something ran on the card.
+time in which something ran on the card, *token to token* a step with the core's books, which it
+keeps while the card computes.
 
 {floors}
 ## Attention
@@ -111,8 +112,9 @@ copies every cell that stays.
   over a budget is a small rest. Over a whole history it becomes the larger part, and grows with
   it.
 - **The host** plans a step while nothing runs, since logits must be known before the next token
-  can be placed. What that costs is the difference between a step and its kernels in the table
-  of floors, and the columns *retain*, *plan* and *step* above.
+  can be placed. What that costs is the difference between token to token and the kernels in the
+  table of floors, and the columns *retain*, *plan* and *step* above. A unit is read in one step
+  here; a session reads it in pieces, 512 tokens unless told otherwise (`prefill_chunk`).
 
 ## On a GeForce RTX 4090
 

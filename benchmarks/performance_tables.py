@@ -16,9 +16,8 @@ OTHER_BYTES_A_SECOND = 1.008e12
 
 def floors(rows: Sequence[Row]) -> Table:
     """Decode steps beside what reading alone takes."""
-    lines = [
-        ["model", "live cells", "GB read", "TB/s", "floor ms", "step ms", "kernels ms", "ratio"]
-    ]
+    head = ["model", "live cells", "GB read", "TB/s", "floor ms", "step ms", "kernels ms", "ratio"]
+    lines = [[*head, "token to token ms"]]
     for row in find(rows, part="decode step"):
         read = row["weight_bytes"] + row["cache_bytes"]
         lines.append(
@@ -31,6 +30,7 @@ def floors(rows: Sequence[Row]) -> Table:
                 _number(row["ms"], 2),
                 _number(row["device_ms"], 2),
                 _number(row["ratio"], 2),
+                _number(row.get("with_core_ms"), 2),
             ]
         )
     return lines

@@ -29,6 +29,9 @@ QUIET, FEWEST = 12, 20
 """Stretches of a part, and values of one at least; the quickest counts, since other processes can
 only add time."""
 
+_ELSEWHERE = ("prepare", "encode", "forward", "logits", "move")
+"""What a unit takes that is not the core's."""
+
 
 class Stopwatch:
     """A tracer that sums what each kind of span takes, in seconds. It is its own only span."""
@@ -68,10 +71,6 @@ class Reaching:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
-
-
-_ELSEWHERE = ("prepare", "encode", "forward", "logits", "move")
-"""What a unit takes that is not the core's."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NAMES = ("Qwen2.5-Omni-7B", "Qwen2.5-Omni-3B", "MiniCPM-o-4.5")
-LAYOUT_SETTINGS = ((700, 2048), (700, 3072), (2300, 4096), (700, 8192))
+LAYOUT_SETTINGS = ((700, 2048), (700, 3072), (2300, 4096), (700, 8192), (2300, 8192))
 """Tokens of a unit, and budget: what layouts are compared at, on the first model."""
 
 

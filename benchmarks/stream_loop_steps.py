@@ -122,7 +122,7 @@ def memory_over_units(
     longest: int = 1000,
     budget: int = 3072,
 ) -> dict[str, Any]:
-    """Bytes that the allocator holds after a fifth of units of varied lengths, and after all."""
+    """Bytes that the allocator holds after a tenth of units of varied lengths, and after all."""
     stream = LoopStream(backend, shape.text, "omnipick", "page", budget, longest, Clock())
     like = backend.backbone.lm_head.weight
     pool = torch.randn(1, longest, shape.text.hidden, device=like.device).to(like.dtype)
@@ -133,7 +133,7 @@ def memory_over_units(
         logits = stream.read(tokens, pool[:, : embedded_rows(unit_block(tokens, 0))])
         stream.say(logits, int(draw.integers(1, 6)))
         held.append(reserved())
-    early = max(held[: max(1, units // 5)])
+    early = max(held[: max(1, units // 10)])
     return {
         "part": "memory",
         "model": shape.name,

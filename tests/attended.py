@@ -18,6 +18,18 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
+class StoreSize(NamedTuple):
+    """Shapes of new tokens that are rotated and stored."""
+
+    tokens: int
+    streams: int
+    kv_heads: int
+    group: int
+    head_dim: int
+    tables: int
+    dtype: str
+
+
 class Size(NamedTuple):
     """Shapes of a case, and the programs that its rows are dealt out to."""
 

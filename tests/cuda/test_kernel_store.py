@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
 from omni_core.reference.rotary import rotary_tables, rotate
+from tests.attended import StoreSize as Case
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -16,16 +15,6 @@ store = pytest.importorskip("omni_cuda.kernels.store")
 pytestmark = pytest.mark.usefixtures("kernel_device")
 
 LAYERS, PAGES = 3, 5
-
-
-class Case(NamedTuple):
-    tokens: int
-    streams: int
-    kv_heads: int
-    group: int
-    head_dim: int
-    tables: int
-    dtype: str
 
 
 CASES = [

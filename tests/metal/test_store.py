@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
 from metal_kernels.loader import Text, load
 from metal_kernels.pages import store, store_numbers
 from omni_core.reference.rotary import rotary_tables, rotate
+from tests.attended import StoreSize as Case
 from tests.metal.conftest import Run
 from tests.metal.numbers import EPSILON, Sparse, nan, read, stored, untouched
 from tests.metal.runner import KernelFault, run
 
 PAGES = 5
-
-
-class Case(NamedTuple):
-    tokens: int
-    streams: int
-    kv_heads: int
-    group: int
-    head_dim: int
-    tables: int
-    dtype: str
 
 
 CASES = [
