@@ -43,12 +43,12 @@ def installed(module: str) -> bool:
 
 
 @cache
-def metal() -> bool:
+def mlx_gpu() -> bool:
     if not installed("mlx"):
         return False
     import mlx.core as mx
 
-    return mx.metal.is_available()
+    return mx.is_available(mx.gpu)
 
 
 @cache
@@ -70,10 +70,10 @@ PARTS: dict[str, tuple[Callable[[], bool], tuple[str, ...]]] = {
     "MLX is not installed": (lambda: installed("mlx"), ("mlx",)),
     "torch is not installed": (lambda: installed("torch"), ("torch",)),
     "transformers is not installed": (lambda: installed("transformers"), ("transformers",)),
-    "no Apple GPU (Metal)": (metal, ("metal", "apple gpu")),
+    "no GPU for MLX (Metal or CUDA)": (mlx_gpu, ("metal", "apple gpu")),
     "no NVIDIA GPU (CUDA)": (cuda, ("cuda", "nvidia")),
 }
-DEVICES = {"metal": "no Apple GPU (Metal)", "cuda": "no NVIDIA GPU (CUDA)"}
+DEVICES = {"mlx_gpu": "no GPU for MLX (Metal or CUDA)", "cuda": "no NVIDIA GPU (CUDA)"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

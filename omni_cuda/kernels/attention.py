@@ -19,6 +19,9 @@ from omni_cuda.kernels.merge import merge_shares
 from omni_cuda.kernels.tiling import tiling
 
 _LOG2E = 1.4426950408889634
+_FEW_HEADS = 4
+"""A key head's query heads up to which programs without rows leave at once: on an H200, 13 % faster
+with 4 over 3,072 cells. With 7, that way out makes the kernel 11 % slower over 32,768."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ def attend_pages(
         block=cut.queries,
         shared=shared,
         apart=pages.programs > 1,
+        leaves=pages.programs > 1 and group <= _FEW_HEADS,
         most_listed=triton.next_power_of_2(pages.segments.shape[0]),
         checked=count > 1,
         far=keys.stride(0) >= 1 << 31,
@@ -153,12 +157,21 @@ def _attend(
     block: tl.constexpr,
     shared: tl.constexpr,
     apart: tl.constexpr,
+    leaves: tl.constexpr,
     most_listed: tl.constexpr,
     checked: tl.constexpr,
     far: tl.constexpr,
     exact: tl.constexpr,
     dependent: tl.constexpr,
 ):
+    if leaves:
+        # The merge passes over programs without rows.
+        own = segments + tl.program_id(2) * 4
+        if tl.load(own) == tl.load(own + 2):
+            if dependent:
+                gdc_wait()
+                gdc_launch_dependents()
+            return
     # The last tile sees most: it starts first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     # Programs without rows come last, so that those with rows spread over the card.

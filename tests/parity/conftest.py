@@ -18,7 +18,7 @@ NEEDS = {"mlx": "mlx", "cuda": "torch"}
 TWINS = [
     pytest.param(("mlx", "cpu"), id="mlx-cpu"),
     pytest.param(("cuda", "cpu"), id="cuda-cpu"),
-    pytest.param(("mlx", "gpu"), id="mlx-metal", marks=pytest.mark.metal),
+    pytest.param(("mlx", "gpu"), id="mlx-gpu", marks=pytest.mark.mlx_gpu),
     pytest.param(("cuda", "cuda"), id="cuda-gpu", marks=pytest.mark.cuda),
 ]
 
