@@ -32,8 +32,8 @@ class PageList:
         rows: ``int64[programs * room + 1, 2]`` of :class:`omni_core.paging.listing.Listing`, and a
             spare one.
         bounds, segments: of the listing.
-        programs: that the rows are dealt out to, each with a segment of its own; that is for a
-            single query. Where it is 1, segments follow each other without a gap.
+        programs: that the rows are dealt out to, each with a segment of its own. Where it is 1,
+            segments follow each other without a gap.
         order: ``int64[pages, PAGE]``.
         bias: ``float32[pages, PAGE]``, added to the scaled scores; None where all are 0.
         query_order: ``int64[T]``, ascending. A single query is taken to see all that is listed.

@@ -31,8 +31,8 @@ class Split(NamedTuple):
     """How rows are shared.
 
     Attributes:
-        programs: that a listing is dealt out to; 1 of more than one query.
-        shares: programs that cut the rows of such a listing between them.
+        programs: that a listing is dealt out to.
+        shares: programs that cut the rows of a listing between them that is not dealt out.
     """
 
     programs: int
@@ -76,16 +76,14 @@ def split(
     tiles = -(-count * group // tiling(count, group, element, roomy).queries) * heads
     # Keys and values on their way fill half of a large multiprocessor, or all of a small one.
     most = (2 if roomy else 1) * processors // tiles
-    if most > _ROUND:
-        shares = most - most % _ROUND
-    elif most > 1:
-        shares = most
-    else:
-        shares = min(range(1, 5), key=lambda each: _taken(tiles, each, processors))
-    if count > 1 or shares == 1:
-        return Split(1, shares)
-    # A program reads for one table.
-    return Split(max(tables, min(most, shares + tables - 1)), 1)
+    if most <= 1:
+        return Split(1, min(range(1, 5), key=lambda each: _taken(tiles, each, processors)))
+    # A program reads for one table; what a query may see in part, no single one does, is apart too.
+    parts = tables if count == 1 else 2 * tables
+    if count > 1 and parts > most:
+        return Split(1, most)
+    rounded = most - most % _ROUND if most > _ROUND else most
+    return Split(max(parts, min(most, rounded + parts - 1)), 1)
 
 
 def _taken(tiles: int, shares: int, processors: int) -> float:

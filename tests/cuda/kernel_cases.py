@@ -12,20 +12,24 @@ from omni_cuda.kernels.attention import PageList
 from tests import attended
 from tests.attended import LARGE, Size, spread
 
-__all__ = ["LARGE", "SIZES", "Case", "Size", "make_case", "spread"]
+__all__ = ["CUTS", "LARGE", "SIZES", "Case", "Size", "make_case", "spread"]
 
 # Interpreted, products of bfloat16 are wrong: on a GPU it has cases of its own.
 SIZES = [
     size._replace(dtype="float16") if size.dtype == "bfloat16" else size for size in attended.SIZES
 ]
+CUTS = [(size, size.count == 1) for size in SIZES] + [
+    (size, True) for size in SIZES if size.count > 1 and size.programs >= 2 * size.tables > 1
+]
+"""Each, and whether its rows are dealt out: those of more queries where programs are enough."""
 
 
 class Case(attended.Case):
-    """Rows are dealt out to the size's programs for one query, and cut between them for more."""
+    """Rows are dealt out to the size's programs."""
 
     @property
     def dealt(self) -> int:
-        return _dealt(self.size)
+        return self.size.programs
 
     @property
     def dtype(self) -> torch.dtype:
@@ -78,10 +82,25 @@ class Case(attended.Case):
         )
 
 
-def make_case(size: Size, blind: int = 0, spare: int = 2, most: int = SUBBLOCK) -> Case:
-    """As :func:`tests.attended.make_case`."""
-    return attended.make_case(size, Case, dealt=_dealt(size), blind=blind, spare=spare, most=most)
+class CutCase(Case):
+    """Rows are cut between the size's programs."""
+
+    @property
+    def dealt(self) -> int:
+        return 1
 
 
-def _dealt(size: Size) -> int:
-    return size.programs if size.count == 1 else 1
+def make_case(
+    size: Size, dealt: bool | None = None, blind: int = 0, spare: int = 2, most: int = SUBBLOCK
+) -> Case:
+    """As :func:`tests.attended.make_case`.
+
+    Args:
+        size: of the case.
+        dealt: whether rows are dealt out to programs, not cut between them; left out, those of a
+            single query are.
+        blind, spare, most: see there.
+    """
+    dealt = size.count == 1 if dealt is None else dealt
+    kind, programs = (Case, size.programs) if dealt else (CutCase, 1)
+    return attended.make_case(size, kind, dealt=programs, blind=blind, spare=spare, most=most)

@@ -51,18 +51,18 @@ def check(case: Any, found: tuple[np.ndarray, ...], tolerance: float) -> None:
     np.testing.assert_allclose(sums, case.sums(), atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", kernel_cases.SIZES, ids=str)
-def test_equals_the_oracle(size: Any, kernel_device: str) -> None:
-    case = make_case(size)
+@pytest.mark.parametrize(("size", "dealt"), kernel_cases.CUTS, ids=str)
+def test_equals_the_oracle(size: Any, dealt: bool, kernel_device: str) -> None:
+    case = make_case(size, dealt)
     check(case, attend(case, kernel_device), TOLERANCE[size.dtype])
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("shape", kernel_cases.LARGE, ids=str)
-@pytest.mark.parametrize("programs", [1, 7])
-def test_large_cases_equal_the_oracle(dtype: str, shape: Any, programs: int) -> None:
-    case = make_case(shape._replace(programs=programs, dtype=dtype))
+@pytest.mark.parametrize(("programs", "dealt"), [(1, False), (7, False), (7, True)])
+def test_large_cases_equal_the_oracle(dtype: str, shape: Any, programs: int, dealt: bool) -> None:
+    case = make_case(shape._replace(programs=programs, dtype=dtype), dealt)
     check(case, attend(case, "cuda"), TOLERANCE[dtype])
 
 

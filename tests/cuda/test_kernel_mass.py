@@ -41,9 +41,9 @@ def check(case: Any, found: np.ndarray, left_out: int = 0) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", kernel_cases.SIZES, ids=str)
-def test_equals_the_oracle(size: Any, kernel_device: str) -> None:
-    case = make_case(size)
+@pytest.mark.parametrize(("size", "dealt"), kernel_cases.CUTS, ids=str)
+def test_equals_the_oracle(size: Any, dealt: bool, kernel_device: str) -> None:
+    case = make_case(size, dealt)
     check(case, added(case, kernel_device))
 
 

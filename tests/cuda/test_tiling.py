@@ -32,24 +32,35 @@ def test_one_query_is_shared_by_programs_of_one_table_each(
 
 
 @given(st.integers(2, 3000), groups, heads, st.integers(1, 8), cards)
-def test_more_queries_read_one_listing(
+def test_more_queries_fill_the_card_at_once(
     count: int, group: int, heads: int, tables: int, card: tuple[int, bool]
 ) -> None:
     processors, roomy = card
     programs, shares = tiling.split(count, group, heads, 2, processors, tables, roomy)
-    cut = tiles(count, group, heads, roomy)
-    assert programs == 1
-    assert 1 <= shares <= max(4, (2 if roomy else 1) * processors // cut)
+    most = (2 if roomy else 1) * processors // tiles(count, group, heads, roomy)
+    assert programs == 1 or shares == 1
+    if most > 1:
+        assert programs * shares <= most < programs * shares + 32
+        # What is dealt out has a program for each table's whole rows, and for its others.
+        assert programs == 1 or programs >= 2 * tables
+    else:
+        assert programs == 1 and 1 <= shares <= 4
 
 
 @pytest.mark.parametrize(
-    ("count", "group", "heads", "shares"),
-    [(700, 8, 2, 3), (700, 7, 4, 3), (2300, 7, 4, 1), (79, 7, 4, 7)],
+    ("count", "group", "heads", "cut"),
+    [
+        (700, 8, 2, (1, 3)),
+        (700, 7, 4, (1, 3)),
+        (2300, 7, 4, (1, 1)),
+        (79, 7, 4, (7, 1)),
+        (79, 4, 8, (6, 1)),
+    ],
 )
 def test_tiles_that_leave_processors_idle_are_cut(
-    count: int, group: int, heads: int, shares: int
+    count: int, group: int, heads: int, cut: tuple[int, int]
 ) -> None:
-    assert tiling.split(count, group, heads, 2, 132, 1, True) == (1, shares)
+    assert tiling.split(count, group, heads, 2, 132, 1, True) == cut
 
 
 def test_shapes_of_the_models_on_two_cards() -> None:
