@@ -117,7 +117,6 @@ def attend_pages(
         shared=shared,
         apart=pages.programs > 1,
         leaves=pages.programs > 1 and group <= _FEW_HEADS,
-        most_listed=triton.next_power_of_2(pages.segments.shape[0]),
         checked=count > 1,
         far=keys.stride(0) >= 1 << 31,
         exact=INTERPRETED or queries.dtype is torch.float32,
@@ -158,7 +157,6 @@ def _attend(
     shared: tl.constexpr,
     apart: tl.constexpr,
     leaves: tl.constexpr,
-    most_listed: tl.constexpr,
     checked: tl.constexpr,
     far: tl.constexpr,
     exact: tl.constexpr,
@@ -211,10 +209,13 @@ def _attend(
             gdc_launch_dependents()
         low, high = 0, 0
         if shared:
-            each = tl.arange(0, most_listed)
-            ends = tl.load(segments + each * 4 + 2, mask=each < listed, other=0)
-            low = tl.max(ends, axis=0) * share // tl.num_programs(2)
-            high = tl.max(ends, axis=0) * (share + 1) // tl.num_programs(2)
+            last = 0
+            for start in range(0, listed, 32):
+                each = start + tl.arange(0, 32)
+                ends = tl.load(segments + each * 4 + 2, mask=each < listed, other=0)
+                last = tl.maximum(last, tl.max(ends, axis=0))
+            low = last * share // tl.num_programs(2)
+            high = last * (share + 1) // tl.num_programs(2)
         for segment in range(listed):
             begin = tl.load(segments + segment * 4)
             whole = tl.load(segments + segment * 4 + 1)

@@ -80,10 +80,7 @@ def split(
         return Split(1, min(range(1, 5), key=lambda each: _taken(tiles, each, processors)))
     # A program reads for one table; what a query may see in part, no single one does, is apart too.
     parts = tables if count == 1 else 2 * tables
-    if count > 1 and parts > most:
-        return Split(1, most)
-    rounded = most - most % _ROUND if most > _ROUND else most
-    return Split(max(parts, min(most, rounded + parts - 1)), 1)
+    return Split(max(parts, most - most % _ROUND if most > _ROUND else most), 1)
 
 
 def _taken(tiles: int, shares: int, processors: int) -> float:
