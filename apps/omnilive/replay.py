@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,12 +156,13 @@ def _read(recording: Recording) -> _Recorded:
         raise _damaged(recording, f"`element` is {element}, expected 2 or 4")
     if weights not in WEIGHTS:
         raise _damaged(recording, f"`weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}")
-    arena = _field(recording, "arena", dict)
-    names = [field.name for field in fields(ArenaLayout)]
-    if arena.keys() != set(names) or not all(_whole(arena[name]) for name in names):
-        raise _damaged(recording, f"`arena` is {arena}, expected numbers for {', '.join(names)}")
+    told = _field(recording, "arena", dict)
+    try:
+        arena = ArenaLayout.restored(told)
+    except ValueError as error:
+        raise _damaged(recording, f"`arena` is {told}, {error}") from None
     model, backend = _field(recording, "model", str), _field(recording, "backend", str)
-    return _Recorded(model, weights, backend, element, ArenaLayout(**arena))
+    return _Recorded(model, weights, backend, element, arena)
 
 
 def _field(recording: Recording, key: str, kind: type) -> Any:
@@ -171,10 +172,6 @@ def _field(recording: Recording, key: str, kind: type) -> Any:
     if type(value) is not kind:
         raise _damaged(recording, f"`{key}` is {value!r}, expected {_KINDS[kind]}")
     return value
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and 1 <= value < 2**31
 
 
 def _damaged(recording: Recording, what: str) -> RecordingError:

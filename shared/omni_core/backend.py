@@ -9,45 +9,19 @@ another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.arena_layout import FREE as FREE
+from omni_core.arena_layout import PAGE as PAGE
+from omni_core.arena_layout import SUBBLOCK as SUBBLOCK
+from omni_core.arena_layout import ArenaLayout as ArenaLayout
 from omni_core.frontend.base import VisionInput
 from omni_core.units import Int8, Int32, Int64
-
-PAGE = 64
-"""Cells in a page."""
-SUBBLOCK = 32
-"""Cells in a subblock."""
-FREE = -1
-"""The group of a page that no page table lists."""
-
-
-@dataclass(frozen=True)
-class ArenaLayout:
-    """The arena: one pool of 16-bit pages, allocated once.
-
-    A page of a layer group holds the group's layers: keys and values are
-    ``[layers_per_group, streams, pages, kv_heads, PAGE, head_dim]``, and layer ``l`` belongs to
-    group ``l // layers_per_group`` at index ``l % layers_per_group``. All groups draw on the same
-    pages.
-    """
-
-    pages: int
-    groups: int
-    layers_per_group: int
-    kv_heads: int
-    head_dim: int
-    streams: int = 1
-
-    def bytes(self, element: int) -> int:
-        """Bytes of keys and values at ``element`` bytes a number."""
-        cells = self.layers_per_group * self.streams * self.pages * PAGE
-        return 2 * cells * self.kv_heads * self.head_dim * element
 
 
 @dataclass(frozen=True)
@@ -61,7 +35,7 @@ class TableDelta:
         group: ``int32[n]``, layer group whose table lists the page, or ``FREE``.
         occupancy: ``uint32[n, 2]``, a bit a live cell, cell 0 the lowest bit of word 0.
         modality: ``int8[n]``, the modality of the page's tokens where its layout keeps them apart,
-            else 0.
+            as it does in each sealed page; else 0.
         frame: ``int32[n]``, the position frame of the page's keys.
     """
 
@@ -76,8 +50,8 @@ class TableDelta:
 class StepPlan:
     """One forward pass over ``T`` new tokens of ``streams`` streams that share a layout.
 
-    A cell is numbered ``page * PAGE + slot``. Queries see the live cells at ``order <= their own``;
-    the occupancy in ``delta`` includes the new tokens.
+    A cell is numbered ``page * PAGE + slot``; new tokens go to 16-bit pages. Queries see the live
+    cells at ``order <= their own``; the occupancy in ``delta`` includes the new tokens.
 
     Attributes:
         tokens: ``int32[streams, T]``, token id or ``EMBEDDED``.
@@ -127,17 +101,48 @@ class StepResult:
 
 
 @dataclass(frozen=True)
+class Seals:
+    """Cells of 16 bits to be sealed, subblock by subblock: each is read once, coded, and then free.
+
+    The modality of a subblock's tokens, whose rotation its values take, is that of its page.
+
+    Attributes:
+        source: ``int32[n, SUBBLOCK]``, 16-bit cells of one subblock, oldest token first, to go to
+            its slots 0, 1, 2 and so on; -1 behind the last where it is short.
+        target: ``int32[n]``, the subblock ``page * 2 + half`` of a sealed page.
+    """
+
+    source: Int32
+    target: Int32
+
+    def __len__(self) -> int:
+        return int(self.target.size)
+
+    @cached_property
+    def cells(self) -> tuple[Int32, Int32]:
+        """Each cell that is sealed and the one that its token has then, ``int32[m]`` each."""
+        row, slot = np.nonzero(self.source >= 0)
+        sealed = self.target[row] * SUBBLOCK + slot
+        return self.source[row, slot], sealed.astype(np.int32)
+
+
+_NO_SEALS = Seals(np.zeros((0, SUBBLOCK), np.int32), np.zeros(0, np.int32))
+
+
+@dataclass(frozen=True)
 class MovePlan:
     """Copies of cells inside the arena; reads all happen before writes.
 
     Attributes:
-        source, target: ``int32[n]`` cells.
+        source, target: ``int32[n]`` cells of 16-bit pages. Sealed subblocks never move.
         delta: page table changes, to take effect after the copy.
+        seals: copies from 16-bit pages to sealed ones.
     """
 
     source: Int32
     target: Int32
     delta: TableDelta
+    seals: Seals = field(default=_NO_SEALS)
 
 
 @dataclass(frozen=True)
@@ -223,11 +228,16 @@ class Backend(Protocol):
         ...
 
     def move(self, plan: MovePlan) -> None:
-        """Copy cells, then change the page tables."""
+        """Seal and copy cells, then change the page tables.
+
+        Raises:
+            BackendError: what is to be sealed holds a number that is not finite, naming the layer.
+                No cell has changed.
+        """
         ...
 
     def read(self, layer: int, cells: Int32) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Keys and values of cells ``int32[n]``, ``[streams, n, kv_heads, head_dim]`` each.
+        """Keys and values of 16-bit cells ``int32[n]``, ``[streams, n, kv_heads, head_dim]`` each.
 
         ``layer`` counts all layers of the model. Numbers come as they are stored: float32, or the
         bits of bfloat16 as uint16.
@@ -240,8 +250,19 @@ class Backend(Protocol):
         """Store what :meth:`read` gave; the page tables do not change."""
         ...
 
+    def read_sealed(self, layer: int, pages: Int32) -> npt.NDArray[np.uint8]:
+        """Sealed pages ``int32[n]`` as they are stored: ``uint8[streams, n, kv_heads, bytes]``.
+
+        Only called where the arena has some. Pages have the ids that plans give them.
+        """
+        ...
+
+    def write_sealed(self, layer: int, pages: Int32, stored: npt.NDArray[np.uint8]) -> None:
+        """Store what :meth:`read_sealed` gave."""
+        ...
+
     def restore(self, plan: RestorePlan) -> None:
-        """Take page tables over for cells that have been written."""
+        """Take page tables over for cells and sealed pages that have been written."""
         ...
 
     def memory(self) -> MemoryReport:

@@ -20,6 +20,7 @@ from omni_core.frontend.base import Cursor, UnitMedia
 from omni_core.paging import Layout
 from omni_core.plans import Plan, PlanDigest
 from omni_core.retention import Policy
+from omni_core.sealing import sealing
 from omni_core.session import Model, check_time
 from omni_core.settings import SYSTEM, check_counts
 from omni_core.units import Int32, Role, TokenBlock
@@ -66,6 +67,8 @@ class StreamBatch:
         longest: int = 64,
         frame: int | None = None,
         prefill_chunk: int = 512,
+        kv_bits: int = 16,
+        seal: str = "recent",
     ) -> None:
         """Allocate the arena and read the system prompt. An earlier batch's arena goes.
 
@@ -79,6 +82,7 @@ class StreamBatch:
             longest: most tokens of a branch.
             frame: positions after which a position frame is closed; None takes the default.
             prefill_chunk: most new tokens in one forward pass.
+            kv_bits, seal: as of a :class:`~omni_core.session.Session`.
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
@@ -106,6 +110,7 @@ class StreamBatch:
             chunk=prefill_chunk,
             streams=streams,
             frame=frame,
+            sealing=sealing(kv_bits, seal),
             on_plan=self._keep,
         )
         self.layout = self._cache.layout

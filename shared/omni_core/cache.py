@@ -13,17 +13,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import PAGE, Backend, StepPlan
-from omni_core.budget import cell_bytes, class_slack, low_watermark, plan_arena
+from omni_core.backend import PAGE, SUBBLOCK, Backend, MovePlan, StepPlan
+from omni_core.budget import (
+    cell_bytes,
+    class_slack,
+    low_watermark,
+    plan_arena,
+    sealed_reserve,
+)
 from omni_core.errors import BudgetError, OmniError, PlanError
 from omni_core.frames import Frames, check_range, most_frames
 from omni_core.ledger import Ledger
 from omni_core.model_config import TextConfig
 from omni_core.paging import Layout
 from omni_core.paging import layout as named_layout
+from omni_core.paging.sealing import Ripeness
 from omni_core.paging.table import PageTables
 from omni_core.plans import Plan
 from omni_core.retention import Policy, policy
+from omni_core.sealing import Sealing
 from omni_core.tracing import NO_TRACE, Tracer
 from omni_core.units import Int8, Int32, Int64, Modality, Role, Tier, TokenBlock
 from omni_core.watcher import Watcher
@@ -39,6 +47,7 @@ class Cache:
         backend: what runs the plans.
         budget: cells alive at a unit's end; ``low`` is where eviction stops.
         policy, layout: which tokens stay, and where they lie.
+        sealing: what of them is sealed; None where all is of 16 bits.
         ledger, tables, frames: what is alive, its cells, its position frames.
         prefix: tokens of the system prompt.
         unit: number of the unit or turn that runs; -1 before the prefix is read.
@@ -63,6 +72,7 @@ class Cache:
         groups: int = 1,
         streams: int = 1,
         frame: int | None = None,
+        sealing: Sealing | None = None,
         watcher: Watcher | None = None,
         tracer: Tracer = NO_TRACE,
         on_plan: Callable[[Plan, Logits | None], None],
@@ -83,15 +93,23 @@ class Cache:
             groups: layer groups with page tables of their own.
             streams: streams of one layout.
             frame: positions after which a position frame is closed; None takes the default.
+            sealing: what is sealed; None for a cache of 16 bits.
             watcher: looks on.
-            tracer: measures steps, evictions and moves.
+            tracer: measures steps, evictions, seals and moves.
             on_plan: called with each plan once it is committed, and with its logits.
             on_event: called with the name and the fields of an ``evict`` or a ``warning``.
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
+            OmniError: a policy or a ``head_dim`` that cannot be sealed.
         """
         self.policy = policy(retention) if isinstance(retention, str) else retention
+        if sealing is not None and self.policy.scored:
+            raise OmniError(
+                f"retention {self.policy.name} lets tokens go one by one, by their score, and a "
+                f"sealed subblock is free again once all {SUBBLOCK} have gone: choose another "
+                "retention, or a cache of 16 bits"
+            )
         self.layout = named_layout(layout) if isinstance(layout, str) else layout
         self.budget, self.low, self.prefix = budget, low_watermark(budget), prefix
         arena = plan_arena(
@@ -104,12 +122,15 @@ class Cache:
             groups=groups,
             streams=streams,
             frame=frame,
+            sealing=sealing,
         )
         check_range(text.max_positions, prefix, unit, answer)
         backend.allocate(arena)
         self.backend, self._allocation = backend, backend.allocations
         self._vocab, self._cell_bytes = text.vocab, cell_bytes(text, backend.element)
-        self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
+        self.sealing, self._slack = sealing, sealed_reserve(groups)
+        if sealing is None:
+            self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
         self._chunk, self._watcher = chunk, watcher
         self._scored = self.policy.scored or (watcher is not None and watcher.mass)
         self._on_plan, self._on_event, self._tracer = on_plan, on_event, tracer
@@ -141,7 +162,7 @@ class Cache:
                 self.frames, self.turn = frames, turn
 
     def make_room(self, tokens: int) -> None:
-        """Free pages for new tokens before a unit begins: migrate, then evict, then refuse.
+        """Free pages for new tokens before a unit begins: seal, migrate, then evict, then refuse.
 
         Raises:
             BudgetError: not even eviction frees enough.
@@ -151,10 +172,15 @@ class Cache:
         if self.tables.free_pages() >= needed:
             return
         self._migrate(urgent=True)
-        if self.tables.free_pages() >= needed:
+        if self.tables.free_pages() >= needed or self._sealed_enough(needed):
             return
+        low = min(self.low, max(0, len(self.ledger) - tokens))
         with suppress(BudgetError):
-            self._evict(self._evictable(min(self.low, max(0, len(self.ledger) - tokens))))
+            self._evict(self._evictable(low))
+            while self.sealing and not self._sealed_enough(needed):
+                # What has gone lay in subblocks that others still live in: a little more will not.
+                low = low * 7 // 8
+                self._evict(self._evictable(low))
         self._migrate(urgent=True)
         if self.tables.free_pages() < needed:
             raise BudgetError(
@@ -269,20 +295,35 @@ class Cache:
         if gone is not None:
             self._evict(gone)
         self.most_cells = max(self.most_cells, len(self.ledger))
+        self._seal()
+        # What is left of sealed pages waits for others of its class, or until there is need.
         if loosened:
             self._migrate()
         return arrived
 
     def usage(self) -> dict[str, int]:
-        """Cells, pages, span in cells and bytes of a stream now, and the budget."""
-        usage = self.tables.usage()
-        return {
+        """Cells, pages, span in cells and bytes of a stream now, and the budget.
+
+        Where the cache is sealed, also to how many bits, and how many of the cells and pages are.
+        """
+        usage, arena = self.tables.usage(), self.tables.arena
+        plain = usage.pages - usage.sealed_pages
+        found = {
             "cells": usage.cells,
             "pages": usage.pages,
             "span": usage.span * PAGE,
-            "bytes": usage.pages * PAGE * self._cell_bytes // self.tables.arena.groups,
+            "bytes": plain * PAGE * self._cell_bytes // arena.groups,
             "budget": self.budget,
         }
+        if self.sealing:
+            page = arena.layers_per_group * arena.kv_heads * arena.sealed.bytes
+            found["bytes"] += usage.sealed_pages * page
+            found |= {
+                "bits": arena.bits,
+                "sealed_cells": usage.sealed_cells,
+                "sealed_pages": usage.sealed_pages,
+            }
+        return found
 
     def check_arena(self) -> None:
         """Refuse to go on in an arena that is not this cache's any more.
@@ -332,25 +373,52 @@ class Cache:
         self.evicted += int(gone.sum())
         self._emit("evict", **fields, cells=len(self.ledger))
 
+    def _sealed_enough(self, needed: int) -> bool:
+        """Seal all that may be, in short subblocks too; whether enough pages are free then."""
+        if self.sealing is None:
+            return False
+        self._seal(short=True)
+        self._migrate(urgent=True)
+        return self.tables.free_pages() >= needed
+
+    def _seal(self, short: bool = False) -> bool:
+        """Seal what is due, or all that may be sealed if ``short``; whether anything was."""
+        if self.sealing is None:
+            return False
+        view = self.ledger.view()
+        ripe = self.sealing.ripe(view) & (view.unit < self.unit)
+        about = Ripeness(view.modality, view.cells, ripe, self.frames.current, short)
+        plan = self.tables.plan_seals(about)
+        # A failed seal has touched nothing that is read: the cells stay in 16 bits.
+        return plan is not None and self._moved(plan, "seal")
+
     def _migrate(self, urgent: bool = False) -> None:
         plan = self.tables.plan_moves(urgent)
-        if plan is None:
-            return
+        if plan is not None:
+            self._moved(plan, "move")
+
+    def _moved(self, plan: MovePlan, what: str) -> bool:
+        """Carry a plan out; whether it could be."""
+        source, target = plan.seals.cells
+        cells = np.concatenate([plan.source, plan.target, source, target])
         self.check_arena()
-        self.tables.expect(np.concatenate([plan.source, plan.target]))
+        self.tables.expect(cells)
         try:
-            with self._tracer.span("move", unit=self.unit, tokens=int(plan.source.size)):
+            with self._tracer.span(what, unit=self.unit, tokens=plan.source.size + source.size):
                 self.backend.move(plan)
         except Exception as error:
             if np.isin(plan.target, plan.source).any():
                 # Cells that were to move on may have been overwritten already.
                 raise
             # Nothing depends on this move: the cells stay where they are, and the stream goes on.
-            self._emit("warning", message=f"cells could not be moved and stay: {error}")
-            return
+            how = "moved" if what == "move" else "sealed"
+            self._emit("warning", message=f"cells could not be {how} and stay: {error}")
+            return False
         self.tables.moved(plan)
         self.ledger.move(plan.source, plan.target)
+        self.ledger.move(source, target)
         self._on_plan(plan, None)
+        return True
 
     def _emit(self, event: str, **fields: Any) -> None:
         if self._on_event:

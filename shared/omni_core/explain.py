@@ -41,7 +41,10 @@ _COLUMN = 12
 
 @dataclass(frozen=True)
 class Stretch:
-    """Pages of one position frame and one tier, by page id: live cells ``int64[m]`` a subblock."""
+    """Pages of one position frame and one tier, by page id: live cells ``int64[m]`` a subblock.
+
+    The letter is the tier's, a small one where the pages are sealed.
+    """
 
     frame: int
     letter: str
@@ -56,10 +59,11 @@ def stretches(pages: PageMap, layout: Layout) -> list[Stretch]:
     found = []
     for frame in np.unique(pages.frames).tolist():
         for tier in Tier if apart else (Tier.PINNED,):
-            here = (pages.frames == frame) & (pages.kinds // 8 == tier)
-            if here.any():
-                letter = _TIERS[tier] if apart else "M"
-                found.append(Stretch(frame, letter, pages.fill[here].reshape(-1)))
+            letter = _TIERS[tier] if apart else "M"
+            own = (pages.frames == frame) & (pages.kinds // 8 == tier)
+            for here, mark in ((own & ~pages.sealed, letter), (own & pages.sealed, letter.lower())):
+                if here.any():
+                    found.append(Stretch(frame, mark, pages.fill[here].reshape(-1)))
     return found
 
 
@@ -92,7 +96,9 @@ def compact_map(
     while len(page_map(parts, bars, each)) > width * lines and each * 2 <= pages.fill.size:
         each *= 2
     text = page_map(parts, bars, each)
-    used = [f"{letter} {LETTERS[letter]}" for letter in LETTERS if f"{letter}" in text]
+    used = [f"{letter} {LETTERS[letter]}" for letter in LETTERS if letter in text.upper()]
+    if pages.sealed.any():
+        used.append("small letters are sealed")
     cells = SUBBLOCK * each
     legend = f"N: frame, {', '.join(used)}; a mark is {cells} cells, {bars[1]} to {bars[-1]} full"
     return legend, [text[at : at + width] for at in range(0, len(text), width)]
@@ -128,6 +134,7 @@ class Explainer:
             "a dash is none. Span counts the pages from the first to the last used.",
             "Page map: a position frame begins with its number, the pages of a tier in it, by id,",
             f"with a letter ({tiers}),",
+            "a small one where they are sealed,",
             f"and each mark is a subblock of {SUBBLOCK} cells, {BARS[0]} none alive, "
             f"{BARS[1]} to {BARS[-1]} up to all.",
             "",

@@ -1,22 +1,40 @@
 """Whether a layout or a step is of the model that is asked to carry it out.
 
 An index out of range reads foreign memory on one backend and ends the process's context on another,
-so all are checked here, before any is used. Cells and pages are the table mirror's to check.
+so all are checked here, before any is used. Cells and pages are the table mirror's to check, which
+asks here about seals.
 """
 
 from __future__ import annotations
 
-from omni_core.backend import ArenaLayout, StepPlan
-from omni_core.errors import PlanError
+import numpy as np
+
+from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MovePlan, StepPlan
+from omni_core.errors import BackendError, PlanError
 from omni_core.model_config import TextConfig
+from omni_core.units import Modality
 
 
-def check_layout(layout: ArenaLayout, text: TextConfig, streams: int) -> None:
+def check_layout(
+    layout: ArenaLayout, text: TextConfig, streams: int, *, seals: bool = False
+) -> None:
     """Refuse an arena that is laid out for another model or number of streams.
+
+    Args:
+        layout: what is asked for.
+        text: the model's shapes.
+        streams: that run.
+        seals: whether the backend has sealed pages.
 
     Raises:
         PlanError: naming both.
+        BackendError: sealed pages, of a backend that has none.
     """
+    if layout.sealed_pages and not seals:
+        raise BackendError(
+            f"this backend cannot seal its cache, and {layout.bits} bits were asked for; choose "
+            "another backend, or a cache of 16 bits"
+        )
     layers = layout.groups * layout.layers_per_group
     found = (layers, layout.kv_heads, layout.head_dim, layout.streams)
     expected = (text.layers, text.kv_heads, text.head_dim, streams)
@@ -26,6 +44,81 @@ def check_layout(layout: ArenaLayout, text: TextConfig, streams: int) -> None:
             f"groups and {layout.pages} pages, but the model has {expected}: make the layout from "
             "its config"
         )
+
+
+def check_seals(plan: MovePlan, layout: ArenaLayout) -> None:
+    """Refuse seals that do not fit the arena, each other, or the rest of the plan.
+
+    Raises:
+        PlanError: naming what was found and what was expected.
+    """
+    for what, cells in (("source", plan.source), ("target", plan.target)):
+        if cells.size and cells.max() >= layout.pages * PAGE:
+            raise PlanError(
+                f"cell {cells.max()} is the {what} of a copy and lies in a sealed page: sealed "
+                "subblocks never move"
+            )
+    if len(plan.seals) or plan.seals.source.size:
+        _check_seal_arrays(plan, layout)
+        _check_sealed_pages(plan)
+
+
+def _check_seal_arrays(plan: MovePlan, layout: ArenaLayout) -> None:
+    source, target = plan.seals.source, plan.seals.target
+    if target.ndim != 1 or source.shape != (target.size, SUBBLOCK):
+        raise PlanError(
+            f"seals of {target.size} subblocks have source cells of shape {list(source.shape)}, "
+            f"expected {[target.size, SUBBLOCK]}"
+        )
+    first, last = 2 * layout.pages, 2 * layout.all_pages
+    if not first <= target.min() <= target.max() < last:
+        raise PlanError(
+            f"subblocks {target.min()} to {target.max()} are to be sealed, expected those of the "
+            f"arena's {layout.sealed_pages} sealed pages, from {first} to below {last}"
+        )
+    if np.unique(target).size != target.size:
+        raise PlanError("a subblock is to be sealed twice in one plan, expected each once")
+    if not -1 <= source.min() <= source.max() < layout.pages * PAGE:
+        raise PlanError(
+            f"cells {source.min()} to {source.max()} are to be sealed, expected those of the "
+            f"arena's {layout.pages} pages of 16 bits, or -1"
+        )
+    filled = source >= 0
+    if not filled[:, 0].all() or (filled[:, 1:] & ~filled[:, :-1]).any():
+        raise PlanError("a subblock is to be sealed with a gap before a token, expected none")
+    cells = source[filled]
+    if np.unique(cells).size != cells.size or np.isin(cells, plan.source).any():
+        raise PlanError("a cell is to be sealed twice, or sealed and copied, expected one of them")
+
+
+def _check_sealed_pages(plan: MovePlan) -> None:
+    """What is sealed must be alive afterwards in pages that can hold it, and not where it was."""
+    delta, target = plan.delta, plan.seals.target
+    missing = np.setdiff1d(np.append(target // 2, plan.seals.cells[0] // PAGE), delta.pages)
+    if missing.size:
+        raise PlanError(
+            f"page {missing[0]} changes where cells are sealed, and the plan's delta does not list "
+            "it"
+        )
+    at = np.searchsorted(delta.pages, target // 2)
+    group, modality = delta.group[at], delta.modality[at]
+    if (group == FREE).any() or not np.isin(modality, list(Modality)).all():
+        raise PlanError(
+            f"subblocks are to be sealed in pages of layer groups {group.tolist()} and modalities "
+            f"{modality.tolist()}, expected a group and a modality that there is"
+        )
+    count = np.count_nonzero(plan.seals.source >= 0, axis=1)
+    words = delta.occupancy[at, target % 2]
+    if (words != (np.int64(1) << count) - 1).any():
+        raise PlanError(
+            "a subblock is to be sealed and holds other live cells than those that are sealed: "
+            "nothing is sealed twice"
+        )
+    left = np.setdiff1d(plan.seals.cells[0], plan.target)
+    at = np.searchsorted(delta.pages, left // PAGE)
+    words = delta.occupancy[at, left % PAGE // SUBBLOCK]
+    if ((words >> (left % SUBBLOCK).astype(np.uint32)) & 1).any():
+        raise PlanError("a cell is to be sealed and stays alive where it was, expected it free")
 
 
 def check_step(plan: StepPlan, vocab: int, streams: int, encoded: int) -> None:

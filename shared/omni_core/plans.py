@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import MovePlan, StepPlan, TableDelta
+from omni_core.backend import SUBBLOCK, MovePlan, Seals, StepPlan, TableDelta
 
 Plan = StepPlan | MovePlan
 _DTYPES = {
@@ -18,11 +18,16 @@ _DTYPES = {
     "counts": np.int32, "cells": np.int32, "logits": np.int32, "source": np.int32,
     "target": np.int32, "pages": np.int32, "group": np.int32, "occupancy": np.uint32,
     "modality": np.int8, "frame": np.int32, "shifts": np.int32, "mass": np.int8,
+    "sealed_source": np.int32, "sealed_target": np.int32,
 }  # fmt: skip
 _WANTED = ("logits", "mass")
 """What a plan asks back: no decision, and more of it in a session that is recorded or watched."""
 _NO_PLANS = hashlib.sha256().hexdigest()
-_SHAPES = {"positions": (3, -1), "occupancy": (-1, 2), "shifts": (-1, 2)}
+_SHAPES = {
+    "positions": (3, -1), "occupancy": (-1, 2), "shifts": (-1, 2), "sealed_source": (-1, SUBBLOCK),
+}  # fmt: skip
+_PARTS = ("delta", "seals")
+"""Fields that hold arrays of their own."""
 
 
 class PlanDigest:
@@ -66,8 +71,12 @@ class PlanDigest:
 def _arrays(plan: Plan) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     for part in (plan, plan.delta):
         for field in dataclasses.fields(part):
-            if field.name != "delta":
+            if field.name not in _PARTS:
                 yield field.name, np.asarray(getattr(part, field.name), _DTYPES[field.name])
+    # A plan that seals nothing has no word of it.
+    if isinstance(plan, MovePlan) and len(plan.seals):
+        for name in ("source", "target"):
+            yield f"sealed_{name}", np.asarray(getattr(plan.seals, name), np.int32)
 
 
 def to_lists(plan: Plan) -> dict[str, Any]:
@@ -92,8 +101,10 @@ def from_lists(kind: type[Plan], line: dict[str, Any]) -> Plan:
     delta = TableDelta(
         **{field.name: array(field.name) for field in dataclasses.fields(TableDelta)}
     )
-    names = [field.name for field in dataclasses.fields(kind) if field.name != "delta"]
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in _PARTS]
     values: dict[str, Any] = {name: array(name) for name in names}
+    if "sealed_target" in line:
+        values["seals"] = Seals(array("sealed_source"), array("sealed_target"))
     if kind is StepPlan:
         values["mass"] = bool(values["mass"])
     return kind(**values, delta=delta)
@@ -101,7 +112,9 @@ def from_lists(kind: type[Plan], line: dict[str, Any]) -> Plan:
 
 def differing_field(plan: Plan, other: Plan) -> str:
     """The first array in which two plans of one kind differ; empty where they are equal."""
-    for (name, left), (_, right) in zip(_arrays(plan), _arrays(other), strict=True):
-        if name not in _WANTED and not np.array_equal(left, right):
+    one, two = dict(_arrays(plan)), dict(_arrays(other))
+    for name in [name for name in {**one, **two} if name not in _WANTED]:
+        here, there = one.get(name), two.get(name)
+        if here is None or there is None or not np.array_equal(here, there):
             return name
     return ""

@@ -3,7 +3,7 @@
 A saved session is a folder::
 
     saved.json                    format, and what decides: settings, ledger, page tables, totals
-    cache-0123abcd.safetensors    keys and values of the live cells, layer by layer
+    cache-0123abcd.safetensors    keys and values of the live cells, or sealed pages, by layer
 
 ``saved.json`` names the cache that belongs to it and its digest, and takes the place of an older
 one in a single step, once all is written: whatever happens before, the older session is whole.
@@ -31,6 +31,8 @@ FORMAT = 1
 """Of the folder; another is refused."""
 STATE = "saved.json"
 """The file that makes a folder a saved session."""
+SEALED = "sealed"
+"""Begins the names of tensors that hold sealed pages as they are."""
 _OURS = re.compile(
     r"cache-[0-9a-f]{16}\.safetensors|cache\.safetensors\.partial|saved\.json(\.partial)?"
 )
@@ -104,7 +106,7 @@ class SavedSession:
         Raises:
             KeyError, ValueError: missing, or of another kind or shape.
         """
-        info, kind = self.tensors[name], _KIND[self.model.element]
+        info, kind = self.tensors[name], _kind(name, self.model.element)
         expect((info.dtype, info.shape) == (kind, shape), f"{name} of {kind} {list(shape)}")
         return read_tensor(info)
 
@@ -180,7 +182,7 @@ def write_saved(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _undone(made, folder / STATE):
-            cache = _write_cache(folder, _KIND[model.element], shapes, arrays, made)
+            cache = _write_cache(folder, model.element, shapes, arrays, made)
             session = {**state, "model": vars(model), "tensors": cache}
             document = {"format": FORMAT, "sha256": _digest(session), "session": session}
             lines = json.dumps(document, separators=(",", ":"))
@@ -240,19 +242,29 @@ def _tensors(file: Path, sha256: str) -> dict[str, TensorInfo]:
     return read_header(file)
 
 
+def _kind(name: str, element: int) -> str:
+    """Of a tensor, by its name."""
+    return "U8" if name.startswith(f"{SEALED}.") else _KIND[element]
+
+
 def _digest(state: Any) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _write_cache(
     folder: Path,
-    kind: str,
+    element: int,
     shapes: Mapping[str, tuple[int, ...]],
     arrays: Iterable[Array],
     made: list[Path],
 ) -> dict[str, str]:
     partial = folder / "cache.safetensors.partial"
-    _write(made, partial, lambda stream: write_tensors(stream, kind, shapes, arrays))
+    kinds = {name: _kind(name, element) for name in shapes}
+    _write(
+        made,
+        partial,
+        lambda stream: write_tensors(stream, _KIND[element], shapes, arrays, kinds),
+    )
     with partial.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     cache = folder / f"cache-{sha256[:16]}.safetensors"

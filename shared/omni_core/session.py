@@ -75,6 +75,8 @@ class Session:
         prefill_chunk: int = 512,
         groups: int = 1,
         frame: int | None = None,
+        kv_bits: int = 16,
+        seal: str = "recent",
         on_event: Callable[[Event], None] | None = None,
         recorder: Recorder | None = None,
         watcher: Watcher | None = None,
@@ -94,6 +96,9 @@ class Session:
             prefill_chunk: most new tokens in one forward pass.
             groups: layer groups with page tables of their own.
             frame: positions after which a position frame is closed; None takes the default.
+            kv_bits: of a key or value number: 16, or 4, 3 or 2 where it is sealed.
+            seal: what is: ``recent`` leaves the prefix and the newest units in 16 bits, ``all``
+                leaves what has not ended.
             on_event: called with each event: a dict with ``event``, and ``t`` in stream seconds.
             recorder: keeps media and plans.
             watcher: looks on, to explain or to measure.
@@ -101,6 +106,7 @@ class Session:
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
+            OmniError: a setting that cannot be, or a cache that cannot be sealed.
         """
         if budget is None:
             budget = default_budget(model.text, model.backend.element, machine_bytes())
@@ -115,6 +121,8 @@ class Session:
             prefill_chunk=prefill_chunk,
             groups=groups,
             frame=frame,
+            kv_bits=kv_bits,
+            seal=seal,
         )
         prefix = self._open(model, settings, on_event, recorder, watcher, tracer)
         self._cache.open(prefix)
@@ -176,7 +184,7 @@ class Session:
         model = _described(self.model)
         model = replace(model, name=name or model.name)
         with self._tracer.span("save", tokens=len(self._ledger)):
-            tensors = shapes(self._ledger, self._tables.arena)
+            tensors = shapes(self._ledger, self._tables)
             write_saved(folder, model, state, tensors, arrays(self._cache))
 
     @property
@@ -338,6 +346,7 @@ class Session:
             chunk=settings.prefill_chunk,
             groups=settings.groups,
             frame=settings.frame,
+            sealing=settings.sealing,
             watcher=watcher,
             tracer=tracer,
             on_plan=self._keep,
@@ -351,7 +360,7 @@ class Session:
                     "backend": model.backend.name,
                     "device": model.backend.device,
                     "element": model.backend.element,
-                    "arena": asdict(self._tables.arena),
+                    "arena": self._tables.arena.state(),
                     **settings.named(),
                 }
             )

@@ -9,6 +9,7 @@ from typing import Any
 from omni_core.errors import OmniError
 from omni_core.paging import LAYOUTS, Layout
 from omni_core.retention import POLICIES, Policy
+from omni_core.sealing import RECENT, Sealing, sealing
 from omni_core.state import expect, number, text, whole
 
 SYSTEM = "You are a helpful assistant who watches and listens, and answers briefly."
@@ -29,6 +30,8 @@ class Settings:
     prefill_chunk: int
     groups: int
     frame: int | None
+    kv_bits: int = 16
+    seal: str = RECENT
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -44,6 +47,12 @@ class Settings:
         )
         if not 0 <= self.temperature < float("inf"):
             raise OmniError(f"temperature is {self.temperature}, expected 0 or more")
+        sealing(self.kv_bits, self.seal)
+
+    @property
+    def sealing(self) -> Sealing | None:
+        """How the cache is sealed; None where it is of 16 bits."""
+        return sealing(self.kv_bits, self.seal)
 
     def state(self) -> dict[str, Any]:
         """The settings as JSON values, policy and layout with their parameters."""
@@ -51,7 +60,7 @@ class Settings:
 
     def named(self) -> dict[str, Any]:
         """What a recording tells of them: policy and layout by their names."""
-        names = ("budget", "system", "max_tokens", "temperature", "seed")
+        names = ("budget", "kv_bits", "seal", "system", "max_tokens", "temperature", "seed")
         policy_and_layout = {"retention": self.retention.name, "layout": self.layout.name}
         return {name: getattr(self, name) for name in names} | policy_and_layout
 
@@ -75,6 +84,9 @@ class Settings:
             prefill_chunk=whole(state["prefill_chunk"]),
             groups=whole(state["groups"]),
             frame=None if frame is None else whole(frame),
+            # Sessions were saved before there were sealed pages.
+            kv_bits=whole(state.get("kv_bits", 16)),
+            seal=text(state.get("seal", RECENT)),
         )
 
 

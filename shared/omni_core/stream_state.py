@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from omni_core.backend import ArenaLayout, Backend, RestorePlan
+from omni_core.backend import PAGE, Backend, RestorePlan
 from omni_core.cache import Cache
 from omni_core.errors import OmniError
 from omni_core.frontend.base import Bracket, Cursor
 from omni_core.ledger import Ledger
 from omni_core.paging.table import PageTables
+from omni_core.saving import SEALED
 from omni_core.state import expect, flag, number, whole
 from omni_core.tensor_file import Array
 from omni_core.units import Int32
@@ -34,7 +34,7 @@ def cache_state(cache: Cache) -> dict[str, Any]:
     if (cache.ledger.view().unit[-1:] >= cache.unit).any():
         raise OmniError("a session is saved between units and answers, and one is running")
     return {
-        "arena": asdict(cache.tables.arena),
+        "arena": cache.tables.arena.state(),
         "ledger": cache.ledger.state(),
         "tables": cache.tables.state(),
         "frames": cache.frames.state(),
@@ -42,23 +42,30 @@ def cache_state(cache: Cache) -> dict[str, Any]:
     }
 
 
-def shapes(ledger: Ledger, arena: ArenaLayout) -> dict[str, tuple[int, ...]]:
+def shapes(ledger: Ledger, tables: PageTables) -> dict[str, tuple[int, ...]]:
     """The tensors of a cache by name: ``keys.0``, ``values.0`` and so on, layer by layer.
 
-    Each is ``[streams, n, kv_heads, head_dim]``, the live tokens oldest first.
+    Each is ``[streams, n, kv_heads, head_dim]``, the live tokens of 16 bits oldest first. With
+    sealed pages, ``sealed.0`` follows, ``uint8[streams, n, kv_heads, bytes]``, by page.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for layer, cells in enumerate(_cells(ledger, arena)):
+    arena = tables.arena
+    for layer, (cells, pages) in enumerate(_held(ledger, tables)):
         for kind in ("keys", "values"):
             shape = (arena.streams, cells.size, arena.kv_heads, arena.head_dim)
             found[f"{kind}.{layer}"] = shape
+        if arena.sealed_pages:
+            shape = (arena.streams, pages.size, arena.kv_heads, arena.sealed.bytes)
+            found[f"{SEALED}.{layer}"] = shape
     return found
 
 
 def arrays(cache: Cache) -> Iterator[Array]:
     """The tensors of :func:`shapes`, one layer's at a time."""
-    for layer, cells in enumerate(_cells(cache.ledger, cache.tables.arena)):
+    for layer, (cells, pages) in enumerate(_held(cache.ledger, cache.tables)):
         yield from cache.backend.read(layer, cells)
+        if cache.tables.arena.sealed_pages:
+            yield cache.backend.read_sealed(layer, pages)
 
 
 def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> None:
@@ -88,17 +95,20 @@ def restore_arena(
     stored: Stored,
 ) -> None:
     """The part of :func:`restore_cache` that concerns an arena, and what is known of its cells."""
-    arena = asdict(tables.arena)
+    arena = tables.arena.state()
     expect(state["arena"] == arena, f"an arena of {arena}, as this version lays it out")
     ledger.restore(state["ledger"])
     view = ledger.view()
     alive = view.cells >= 0
     cells = tuple(row[held] for row, held in zip(view.cells, alive, strict=True))
     delta = tables.restore(state["tables"], cells)
-    wanted = shapes(ledger, tables.arena)
-    for layer, held in enumerate(_cells(ledger, tables.arena)):
+    wanted = shapes(ledger, tables)
+    for layer, (held, pages) in enumerate(_held(ledger, tables)):
         keys, values = (stored(n, wanted[n]) for n in (f"keys.{layer}", f"values.{layer}"))
         backend.write(layer, held, keys, values)
+        if tables.arena.sealed_pages:
+            name = f"{SEALED}.{layer}"
+            backend.write_sealed(layer, pages, stored(name, wanted[name]))
     order = tuple(view.order[held] for held in alive)
     backend.restore(RestorePlan(cells, order, delta))
 
@@ -127,9 +137,12 @@ def restored_cursor(state: Mapping[str, Any]) -> Cursor:
     )
 
 
-def _cells(ledger: Ledger, arena: ArenaLayout) -> Iterator[Int32]:
-    """The live cells of each layer of the model."""
+def _held(ledger: Ledger, tables: PageTables) -> Iterator[tuple[Int32, Int32]]:
+    """The live cells of 16 bits, and the sealed pages, of each layer of the model."""
+    arena = tables.arena
     for group in range(arena.groups):
         cells = ledger.view().cells[group]
+        plain = cells[(cells >= 0) & (cells < arena.pages * PAGE)]
+        pages = np.unique(cells[cells >= arena.pages * PAGE] // PAGE)
         for _ in range(arena.layers_per_group):
-            yield cells[np.flatnonzero(cells >= 0)]
+            yield plain, pages

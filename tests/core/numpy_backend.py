@@ -1,14 +1,19 @@
-"""A backend in NumPy float64: two random layers over the oracle attention, to test the core."""
+"""A backend in NumPy float64: two random layers over the oracle attention, to test the core.
+
+Sealed pages hold what :mod:`omni_core.quantization` makes of their cells, and are read as decoded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from omni_core.backend import (
     PAGE,
+    SUBBLOCK,
     ArenaLayout,
     MemoryReport,
     MovePlan,
@@ -19,6 +24,17 @@ from omni_core.backend import (
 from omni_core.frontend.base import Bracket, Cursor, UnitMedia, UnitTokens, VisionInput
 from omni_core.model_config import TextConfig
 from omni_core.paging.mirror import TableMirror
+from omni_core.plan_checks import check_layout
+from omni_core.quantization import (
+    LayerTables,
+    SealedSubblock,
+    codec,
+    decode_keys,
+    decode_values,
+    load,
+    seal,
+    store,
+)
 from omni_core.reference.attention import attention_shares, weighted_values
 from omni_core.reference.rotary import rotary_tables, rotate
 from omni_core.session import Model
@@ -38,45 +54,56 @@ TEXT = TextConfig(
     max_positions=4096,
     tied=True,
 )
-
-
-def _tables(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return rotary_tables(positions, TEXT.head_dim, TEXT.rope_theta, TEXT.mrope_section)
+SEALABLE = replace(TEXT, head_dim=16, mrope_section=(4, 2, 2))
+"""The same with heads that can be sealed."""
 
 
 class NumpyBackend:
-    """Embeds, attends twice, returns logits. Dead cells hold NaN."""
+    """Embeds, attends twice, returns logits. Dead cells hold NaN, sealed or not."""
 
     name, device, element = "numpy", "cpu", 8
 
-    def __init__(self, seed: int = 0, streams: int = 1) -> None:
-        self.streams = streams
+    def __init__(self, seed: int = 0, streams: int = 1, text: TextConfig = TEXT) -> None:
+        self.streams, self.text = streams, text
         generator = np.random.default_rng(seed)
-        self.embedding = generator.normal(size=(TEXT.vocab, TEXT.hidden))
-        self.head = generator.normal(size=(TEXT.vocab, TEXT.hidden)) / 3
-        q, kv = TEXT.q_heads * TEXT.head_dim, TEXT.kv_heads * TEXT.head_dim
+        self.embedding = generator.normal(size=(text.vocab, text.hidden))
+        self.head = generator.normal(size=(text.vocab, text.hidden)) / 3
+        q, kv = text.q_heads * text.head_dim, text.kv_heads * text.head_dim
         self.layers = [
             {
                 name: generator.normal(size=shape) / 5
                 for name, shape in {
-                    "q": (TEXT.hidden, q),
-                    "k": (TEXT.hidden, kv),
-                    "v": (TEXT.hidden, kv),
-                    "o": (q, TEXT.hidden),
+                    "q": (text.hidden, q),
+                    "k": (text.hidden, kv),
+                    "v": (text.hidden, kv),
+                    "o": (q, text.hidden),
                 }.items()
             }
-            for _ in range(TEXT.layers)
+            for _ in range(text.layers)
         ]
         self.fail_in: int | None = None
         self.forwards = self.allocations = 0
 
     def allocate(self, layout: ArenaLayout) -> None:
+        check_layout(layout, self.text, self.streams, seals=True)
         self.layout, self.mirror = layout, TableMirror(layout)
         self.allocations += 1
-        assert layout.streams == self.streams
         cells = (self.streams, layout.pages * PAGE)
         shape = (layout.layers_per_group, *cells, layout.kv_heads, layout.head_dim)
         self.keys, self.values = np.full(shape, np.nan), np.full(shape, np.nan)
+        self.decoded: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
+        if layout.sealed_pages:
+            self.codec = codec(layout.codec, layout.bits)
+            sealed = (layout.sealed_pages, layout.kv_heads, layout.sealed.bytes)
+            # Bytes that decode to NaN.
+            self.sealed = np.full((*shape[:2], *sealed), 255, np.uint8)
+
+    def tables(self, layer: int) -> LayerTables:
+        return LayerTables.uncalibrated(layer, self.text.kv_heads, self.text.head_dim)
+
+    def rotary(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        text = self.text
+        return rotary_tables(positions, text.head_dim, text.rope_theta, text.mrope_section)
 
     def encode(self, vision: Sequence[VisionInput], audio: Sequence[np.ndarray]) -> Any:
         rows = [v.patches for v in vision] + [a.T for a in audio]
@@ -98,44 +125,91 @@ class NumpyBackend:
         embedded = plan.rows >= 0
         if embedded.any():
             x[:, embedded] = embeddings[..., plan.rows[embedded], :]
-        cos, sin = _tables(plan.positions)
+        cos, sin = self.rotary(plan.positions)
         live = self.mirror.preview(plan)
         mass = [np.zeros(group.cells.size) for group in live]
         for index, weights in enumerate(self.layers):
             group, at = divmod(index, self.layout.layers_per_group)
-            heads = (plan.rows.size, -1, TEXT.head_dim)
+            heads = (plan.rows.size, -1, self.text.head_dim)
             cells = live[group].cells
-            for stream, (keys, values) in enumerate(
-                zip(self.keys[at], self.values[at], strict=True)
-            ):
+            for stream in range(self.streams):
+                keys, values = self.keys[at][stream], self.values[at][stream]
                 y = x[stream]
                 q = (y @ weights["q"]).reshape(heads)
                 keys[plan.cells[group]] = rotate((y @ weights["k"]).reshape(heads), cos, sin)
                 values[plan.cells[group]] = (y @ weights["v"]).reshape(heads)
+                held, given = self.held(index, stream, cells)
                 shares = attention_shares(
                     [
-                        (rotate(q, *_tables(plan.positions + shift)), keys[cells[start:stop]])
+                        (rotate(q, *self.rotary(plan.positions + shift)), held[start:stop])
                         for start, stop, shift in live[group].runs()
                     ],
                     plan.order,
                     live[group].order,
                     live[group].bias,
-                    TEXT.head_dim**-0.5,
+                    self.text.head_dim**-0.5,
                 )
-                out = weighted_values(shares, values[cells])
+                out = weighted_values(shares, given)
                 mass[group] += shares.sum(axis=(0, 1))
                 x[stream] = y + out.reshape(len(y), -1) @ weights["o"]
         self.mirror.commit(plan)
         logits = (x[:, plan.logits] @ self.head.T).astype(np.float32)
         return StepResult(logits, tuple(mass) if plan.mass else None)
 
+    def held(self, layer: int, stream: int, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of live cells, as they are read."""
+        at, first = layer % self.layout.layers_per_group, self.layout.pages * PAGE
+        plain = np.minimum(cells, first - 1)
+        keys, values = self.keys[at][stream][plain], self.values[at][stream][plain]
+        for subblock in np.unique(cells[cells >= first] // SUBBLOCK).tolist():
+            found = self.decode(layer, stream, subblock)
+            here = np.flatnonzero(cells // SUBBLOCK == subblock)
+            keys[here], values[here] = (part[cells[here] % SUBBLOCK] for part in found)
+        return keys, values
+
+    def decode(self, layer: int, stream: int, subblock: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values ``[32, kv_heads, D]`` of a sealed subblock, decoded once."""
+        if (layer, stream, subblock) not in self.decoded:
+            page, half = divmod(subblock, 2)
+            stored = self.sealed[layer % self.layout.layers_per_group, stream]
+            found = load(self.layout.sealed, stored[page - self.layout.pages], half)
+            modality = Modality(self.mirror.modality[page])
+            keys = decode_keys(found, self.codec, self.tables(layer))
+            values = decode_values(found, modality, self.codec, self.tables(layer))
+            self.decoded[layer, stream, subblock] = keys.swapaxes(0, 1), values.swapaxes(0, 1)
+        return self.decoded[layer, stream, subblock]
+
     def move(self, plan: MovePlan) -> None:
         self.mirror.check(plan)
+        sealed = self.seal(plan) if len(plan.seals) else []
+        for at, stream, subblock, found in sealed:
+            page, half = divmod(subblock, 2)
+            store(
+                found, self.layout.sealed, self.sealed[at, stream, page - self.layout.pages], half
+            )
         for pool in (self.keys, self.values):
             pool[:, :, plan.target] = pool[:, :, plan.source]
         self.mirror.commit(plan)
+        left = np.concatenate([plan.source, plan.seals.cells[0]])
         for pool in (self.keys, self.values):
-            pool[:, :, np.setdiff1d(plan.source, plan.target)] = np.nan
+            pool[:, :, np.setdiff1d(left, plan.target)] = np.nan
+
+    def seal(self, plan: MovePlan) -> list[tuple[int, int, int, SealedSubblock]]:
+        """What a plan seals: layer within its group, stream, subblock, what is to be stored."""
+        found, per_group = [], self.layout.layers_per_group
+        for source, target, modality in zip(
+            plan.seals.source, plan.seals.target, self.mirror.sealed_modality(plan), strict=True
+        ):
+            cells = source[source >= 0]
+            group = self.mirror.group[cells[0] // PAGE]
+            for at in range(per_group):
+                tables = self.tables(group * per_group + at)
+                for stream in range(self.streams):
+                    given = self.keys[at][stream][cells], self.values[at][stream][cells]
+                    coded = seal(*given, Modality(modality), self.codec, tables)
+                    found.append((at, stream, int(target), coded))
+                    self.decoded.pop((tables.layer, stream, int(target)), None)
+        return found
 
     def read(self, layer: int, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = layer % self.layout.layers_per_group
@@ -145,12 +219,20 @@ class NumpyBackend:
         at = layer % self.layout.layers_per_group
         self.keys[at][:, cells], self.values[at][:, cells] = keys, values
 
+    def read_sealed(self, layer: int, pages: np.ndarray) -> np.ndarray:
+        at = layer % self.layout.layers_per_group
+        return self.sealed[at][:, pages - self.layout.pages]
+
+    def write_sealed(self, layer: int, pages: np.ndarray, stored: np.ndarray) -> None:
+        at = layer % self.layout.layers_per_group
+        self.sealed[at][:, pages - self.layout.pages] = stored
+
     def restore(self, plan: RestorePlan) -> None:
         self.mirror.check(plan)
         self.mirror.commit(plan)
 
     def memory(self) -> MemoryReport:
-        size = self.keys.nbytes + self.values.nbytes
+        size = self.layout.bytes(self.element)
         return MemoryReport(size, 0, size, size, "process")
 
 
@@ -245,10 +327,10 @@ class PlainFrontend:
         )
 
 
-def plain_model(**shape: Any) -> Model:
+def plain_model(text: TextConfig = TEXT, **shape: Any) -> Model:
     """A model of both, fresh."""
-    frontend = PlainFrontend(**shape)
-    return Model(NumpyBackend(), frontend, TEXT, "plain", identity="seed 0", weights="f64")
+    frontend, backend = PlainFrontend(**shape), NumpyBackend(text=text)
+    return Model(backend, frontend, text, "plain", identity="seed 0", weights="f64")
 
 
 def second(index: int, length: float = 1.0, audio: np.ndarray | None = None) -> UnitMedia:

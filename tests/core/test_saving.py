@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy_backend import NumpyBackend, plain_model, second
+from numpy_backend import NumpyBackend, plain_model
+from streams import follow, watched
 
 from omni_core import saving
 from omni_core.checkpoints import Checkpoint
@@ -32,34 +33,6 @@ MATRIX = [
     for row, retention in enumerate(POLICIES)
     for column, layout in enumerate(LAYOUTS)
 ]
-
-
-def watched(model: Model) -> list[np.ndarray]:
-    """The logits of each step, as it is run."""
-    found: list[np.ndarray] = []
-    forward = model.backend.forward
-
-    def run(plan, embeddings=None):
-        result = forward(plan, embeddings)
-        found.append(result.logits)
-        return result
-
-    model.backend.forward = run
-    return found
-
-
-def follow(session: Session, start: int, stop: int) -> None:
-    """Units and questions; one unit fails, and leaves pages that the backend is told of again."""
-    for index in range(start, stop):
-        if index % 11 == 10:
-            session.model.backend.fail_in = 0
-            with pytest.raises(RuntimeError):
-                session.append(second(index))
-        session.append(second(index))
-        if index % 7 == 3:
-            session.ask("what?")
-        if index % 5 == 2:
-            session.ask("what else?", branch=True)
 
 
 def saved(folder: Path, units: int = 8, **settings: Any) -> Session:

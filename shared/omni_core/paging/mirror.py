@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ from omni_core.backend import (
     TableDelta,
 )
 from omni_core.errors import PlanError
-from omni_core.units import Int32, Int64
+from omni_core.plan_checks import check_seals
+from omni_core.units import Int8, Int32, Int64
+
+_NO_PAGES = np.zeros(0, np.int8)
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,14 @@ class ListedPages:
     """The pages of a layer group that have live cells.
 
     Attributes:
-        pages: ``int32[n]``.
+        pages: ``int32[n]``, ascending: sealed ones come last.
         occupancy: ``uint32[n, 2]``.
         shift: ``int32[n]``, added to a query's position to read the page's keys.
         checked: ``bool[n]``, whether some live cell is newer than some query.
         order: ``int64[c, PAGE]``, of the ``c`` checked pages.
         since: an order up to which every query sees all; at best the first query's own.
+        sealed: ``int8[s]``, the modality of the last ``s`` pages, which are the sealed ones. All
+            queries see their cells, for nothing is sealed before its step has run.
     """
 
     pages: Int32
@@ -67,6 +72,7 @@ class ListedPages:
     checked: npt.NDArray[np.bool_]
     order: Int64
     since: int = -1
+    sealed: Int8 = field(default_factory=lambda: _NO_PAGES)
 
 
 class TableMirror:
@@ -78,13 +84,15 @@ class TableMirror:
 
     def __init__(self, layout: ArenaLayout) -> None:
         self.layout = layout
-        self.group = np.full(layout.pages, FREE, np.int32)
-        self.occupancy = np.zeros((layout.pages, 2), np.uint32)
-        self.order = np.full((layout.pages, PAGE), -1, np.int64)
-        self.counts = np.ones((layout.pages, PAGE), np.int32)
+        pages = layout.all_pages
+        self.group = np.full(pages, FREE, np.int32)
+        self.occupancy = np.zeros((pages, 2), np.uint32)
+        self.order = np.full((pages, PAGE), -1, np.int64)
+        self.counts = np.ones((pages, PAGE), np.int32)
         self.merged = False
         """Whether some token so far stood for more than one."""
-        self.frame = np.zeros(layout.pages, np.int32)
+        self.frame = np.zeros(pages, np.int32)
+        self.modality = np.zeros(pages, np.int8)
 
     def preview(self, plan: StepPlan) -> list[LiveCells]:
         """The live cells of every layer group as this step sees them, its own tokens included."""
@@ -98,12 +106,14 @@ class TableMirror:
         for index, cells in enumerate(plan.cells):
             pages = np.flatnonzero(group == index).astype(np.int32)
             # New tokens are newer than all others: what else lies in their pages is looked at too.
-            checked = np.zeros(self.layout.pages, np.bool_)
+            checked = np.zeros(self.layout.all_pages, np.bool_)
             checked[cells // PAGE] = plan.rows.size > 1
             checked = checked[pages]
             order = self.order[pages[checked]]
-            since = int(plan.order[0])
-            listed.append(ListedPages(pages, occupancy[pages], shift[pages], checked, order, since))
+            since, sealed = int(plan.order[0]), self.modality[pages[pages >= self.layout.pages]]
+            listed.append(
+                ListedPages(pages, occupancy[pages], shift[pages], checked, order, since, sealed)
+            )
         return listed
 
     def commit(self, plan: StepPlan | MovePlan | RestorePlan) -> None:
@@ -115,17 +125,21 @@ class TableMirror:
                 self.order.reshape(-1)[cells] = order
         else:
             order, counts = self.order.reshape(-1), self.counts.reshape(-1)
-            order[plan.target] = order[plan.source]
-            counts[plan.target] = counts[plan.source]
+            for source, target in (plan.seals.cells, (plan.source, plan.target)):
+                order[target] = order[source]
+                counts[target] = counts[source]
         _apply(plan.delta, self.group, self.occupancy, self.frame)
+        self.modality[plan.delta.pages] = plan.delta.modality
 
     def check(self, plan: StepPlan | MovePlan | RestorePlan) -> None:
         """Refuse a plan that names pages outside the arena or has the wrong number of layer groups.
 
+        Nor may what it seals contradict itself or the tables.
+
         Raises:
             PlanError: naming the field.
         """
-        pages = self.layout.pages
+        pages = self.layout.all_pages
         if (
             plan.delta.pages.size
             and not 0 <= plan.delta.pages.min() <= plan.delta.pages.max() < pages
@@ -134,6 +148,9 @@ class TableMirror:
                 f"delta.pages outside the arena of {pages} pages; was it made for another?"
             )
         named = [plan.source, plan.target] if isinstance(plan, MovePlan) else [*plan.cells]
+        if isinstance(plan, StepPlan):
+            # New tokens are written in 16 bits.
+            pages = self.layout.pages
         for cells in named:
             if cells.size and not 0 <= cells.min() <= cells.max() < pages * PAGE:
                 raise PlanError(
@@ -142,6 +159,24 @@ class TableMirror:
         if not isinstance(plan, MovePlan) and len(plan.cells) != self.layout.groups:
             raise PlanError(
                 f"the plan has {len(plan.cells)} layer groups, the arena {self.layout.groups}"
+            )
+        if isinstance(plan, MovePlan):
+            check_seals(plan, self.layout)
+            self._check_groups(plan)
+
+    def sealed_modality(self, plan: MovePlan) -> Int8:
+        """The modality of each subblock that a plan seals, ``int8[n]``: that of its page."""
+        at = np.searchsorted(plan.delta.pages, plan.seals.target // 2)
+        found: Int8 = plan.delta.modality[at]
+        return found
+
+    def _check_groups(self, plan: MovePlan) -> None:
+        row, slot = np.nonzero(plan.seals.source >= 0)
+        own = self.group[plan.seals.source[row, slot] // PAGE]
+        told = np.searchsorted(plan.delta.pages, plan.seals.target // 2)
+        if (own != plan.delta.group[told][row]).any():
+            raise PlanError(
+                "cells are to be sealed in a page of another layer group than their own"
             )
 
     def _ahead(self, plan: StepPlan) -> tuple[Int32, npt.NDArray[np.uint32], Int32]:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MovePlan, TableDelta
+from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MovePlan, Seals, TableDelta
 from omni_core.paging.layout import Bool, ClassPages, Flat, Layout, nothing
 from omni_core.paging.mirror import pack_occupancy
 from omni_core.paging.page import PageLayout
+from omni_core.paging.sealing import KINDS, Ripeness, batches, free_subblocks
 from omni_core.state import expect, listed, whole
 from omni_core.units import Int8, Int32, Int64, Modality, Tier
 
@@ -54,27 +55,39 @@ class Placement:
 
 @dataclass(frozen=True)
 class Usage:
-    """How much of the pool is in use: live cells, pages, and pages from the first to the last used.
+    """How much is in use: live cells, pages, and pages from the first to the last used of a pool.
 
-    ``cells`` is the mean over layer groups, which is the mean over layers; pages and span are sums.
+    ``cells`` is the mean over layer groups, which is the mean over layers; pages and span are sums,
+    over both pools. ``sealed_cells`` and ``sealed_pages`` of them are sealed.
     """
 
     cells: int
     pages: int
     span: int
+    sealed_cells: int = 0
+    sealed_pages: int = 0
 
 
 @dataclass(frozen=True)
 class PageMap:
     """A layer group's pages: ids, the layout's classes, frames, and live cells of each subblock.
 
-    ``pages, kinds, frames`` are ``[n]``, ``fill`` is ``[n, 2]``, 0 to ``SUBBLOCK``.
+    ``pages, kinds, frames`` are ``[n]``, ``fill`` is ``[n, 2]``, 0 to ``SUBBLOCK``. Pages from id
+    ``first_sealed`` on are sealed; without any, it is None.
     """
 
     pages: Int64
     kinds: Int32
     frames: Int32
     fill: Int64
+    first_sealed: int | None = None
+
+    @property
+    def sealed(self) -> Bool:
+        """Which pages are sealed, ``bool[n]``."""
+        if self.first_sealed is None:
+            return np.zeros(self.pages.size, np.bool_)
+        return self.pages >= self.first_sealed
 
 
 class PageTables:
@@ -82,7 +95,8 @@ class PageTables:
 
     A page holds tokens of one class, which a layout defines, and of one position frame. Where the
     next token of a class goes depends on the live cells alone, so a rolled-back step leaves nothing
-    behind.
+    behind. A sealed page holds tokens of one tier, modality and frame, and its subblocks never
+    move: a layout places and moves 16-bit cells alone.
     """
 
     def __init__(self, arena: ArenaLayout, layout: Layout | None = None) -> None:
@@ -90,25 +104,31 @@ class PageTables:
         self.layout: Layout = layout or PageLayout()
         self.moved_cells = 0
         """Cells copied so far, over all layer groups."""
-        self._group = np.full(arena.pages, FREE, np.int32)
-        self._kind = np.zeros(arena.pages, np.int32)
-        self._frame = np.zeros(arena.pages, np.int32)
-        self._opened = np.zeros(arena.pages, np.int64)
-        self._live = np.zeros((arena.pages, PAGE), np.bool_)
+        self._group = np.full(arena.all_pages, FREE, np.int32)
+        self._kind = np.zeros(arena.all_pages, np.int32)
+        self._frame = np.zeros(arena.all_pages, np.int32)
+        self._opened = np.zeros(arena.all_pages, np.int64)
+        self._live = np.zeros((arena.all_pages, PAGE), np.bool_)
         self._dirty: set[int] = set()
 
     def free_pages(self) -> int:
-        """Pages that no table lists."""
-        return int((self._group == FREE).sum())
+        """Pages of 16 bits that no table lists."""
+        return int((self._group[: self.arena.pages] == FREE).sum())
 
     def usage(self) -> Usage:
         """Live cells, pages and span now."""
-        span = 0
+        span, first = 0, self.arena.pages
         for group in range(self.arena.groups):
-            pages = np.flatnonzero(self._group == group)
-            span += int(pages[-1] - pages[0]) + 1 if pages.size else 0
-        pages_used = int((self._group != FREE).sum())
-        return Usage(int(np.count_nonzero(self._live)) // self.arena.groups, pages_used, span)
+            for pool in (self._group[:first], self._group[first:]):
+                pages = np.flatnonzero(pool == group)
+                span += int(pages[-1] - pages[0]) + 1 if pages.size else 0
+        return Usage(
+            int(np.count_nonzero(self._live)) // self.arena.groups,
+            int((self._group != FREE).sum()),
+            span,
+            int(np.count_nonzero(self._live[first:])) // self.arena.groups,
+            int((self._group[first:] != FREE).sum()),
+        )
 
     def frames(self) -> Int32:
         """Position frames that have live cells, ascending."""
@@ -125,7 +145,7 @@ class PageTables:
         Raises:
             NoFreePage: the pool is too small.
         """
-        free = iter(np.flatnonzero(self._group == FREE))
+        free = iter(np.flatnonzero(self._group[: self.arena.pages] == FREE))
         cells = np.zeros((self.arena.groups, tiers.size), np.int32)
         opened: dict[int, PageClass] = {}
         kinds = self.layout.kinds(tiers, modality)
@@ -213,6 +233,8 @@ class PageTables:
 
     def moved(self, plan: MovePlan) -> None:
         """Take a move over that the backend has carried out."""
+        if len(plan.seals):
+            self._sealed(plan)
         old, new = self._relocated(plan.source, plan.target)
         for column in (self._group, self._kind, self._frame, self._opened):
             column[new] = column[old]
@@ -224,11 +246,48 @@ class PageTables:
         self._dirty.clear()
         self.moved_cells += int(plan.source.size)
 
+    def plan_seals(self, ripeness: Ripeness) -> MovePlan | None:
+        """The seals that are due and for which there is room, oldest tokens of a class first.
+
+        Returns:
+            The plan, or None where nothing is to be sealed. Not yet taken: see :meth:`moved`.
+        """
+        first = self.arena.pages
+        group, kind, frame = self._group.copy(), self._kind.copy(), self._frame.copy()
+        pages = group[first:], kind[first:], frame[first:]
+        halves: Bool = np.any(self._live[first:].reshape(-1, 2, SUBBLOCK), axis=2)
+        sources, targets = [], []
+        for index, cells in enumerate(ripeness.cells):
+            plain = np.flatnonzero((cells >= 0) & (cells < first * PAGE))
+            held = cells[plain]
+            kinds = self._kind[held // PAGE] // 8 * 8 + ripeness.modality[plain]
+            frames = self._frame[held // PAGE]
+            for batch in batches(held, kinds, frames, ripeness.ripe[plain], ripeness):
+                free = free_subblocks(batch, index, pages, halves)[: len(batch.cells)]
+                halves.reshape(-1)[free] = True
+                for column, value in zip(pages, (index, batch.kind, batch.frame), strict=True):
+                    column[free // 2] = value
+                sources.append(batch.cells[: free.size])
+                targets.append((first * 2 + free).astype(np.int32))
+        if not sum(map(len, targets)):
+            return None
+        seals = Seals(np.concatenate(sources), np.concatenate(targets))
+        live = self._live.copy()
+        for there, cells in zip((False, True), seals.cells, strict=True):
+            live.reshape(-1)[cells] = there
+        cells = np.concatenate(seals.cells)
+        touched = self._pages(cells)
+        group[touched[~live[touched].any(axis=1)]] = FREE
+        delta = self._entries(self._changed(cells), group, live, kind, frame)
+        none = np.zeros(0, np.int32)
+        return MovePlan(none, none, delta, seals)
+
     def page_map(self, group: int = 0) -> PageMap:
         """The pages of a layer group with their class and fill, for people."""
         pages = np.flatnonzero(self._group == group)
         fill = self._live[pages].reshape(-1, PAGE // SUBBLOCK, SUBBLOCK).sum(axis=2)
-        return PageMap(pages, self._kind[pages], self._frame[pages], fill)
+        first = self.arena.pages if self.arena.sealed_pages else None
+        return PageMap(pages, self._kind[pages], self._frame[pages], fill, first)
 
     def state(self) -> dict[str, Any]:
         """The tables as JSON values, without the cells, which the ledger knows."""
@@ -244,7 +303,7 @@ class PageTables:
         Raises:
             ValueError: no such tables fit this arena.
         """
-        pages = self.arena.pages
+        pages = self.arena.all_pages
         found = {
             name: listed(state["pages"][name], dtype, pages, least=FREE if name == "group" else 0)
             for name, dtype in _PAGE_COLUMNS.items()
@@ -258,6 +317,9 @@ class PageTables:
             live.reshape(-1)[held] = True
         used = found["group"] != FREE
         expect(bool((live.any(axis=1) == used).all()), "a live cell in each page that is listed")
+        sealed = found["kind"][self.arena.pages :]
+        expect(bool((sealed < KINDS).all()), f"kinds of sealed pages below {KINDS}")
+        expect(bool(np.isin(sealed % 8, list(Modality)).all()), "a modality for each sealed page")
         expect(bool((untold < pages).all()), f"page numbers below {pages}")
         for name, values in found.items():
             getattr(self, f"_{name}")[:] = values
@@ -268,8 +330,8 @@ class PageTables:
         return self._entries(known, self._group, self._live, self._kind, self._frame)
 
     def _classes(self) -> list[ClassPages]:
-        """The pages of all classes, by layer group, kind and frame."""
-        used = np.flatnonzero(self._group != FREE)
+        """The 16-bit pages of all classes, by layer group, kind and frame."""
+        used = np.flatnonzero(self._group[: self.arena.pages] != FREE)
         used = used[
             np.lexsort((self._opened[used], self._frame[used], self._kind[used], self._group[used]))
         ]
@@ -287,7 +349,7 @@ class PageTables:
 
     def _trimmed(self, source: Flat, target: Flat) -> tuple[Flat, Flat]:
         """These moves, and those of the last pages into the first free ones."""
-        staying = self._staying(source)
+        staying = self._staying(source)[: self.arena.pages]
         held: Bool = np.logical_or.reduce(staying, axis=1)
         used, free = np.flatnonzero(held)[::-1], np.flatnonzero(~held)
         count = min(used.size, free.size)
@@ -317,20 +379,29 @@ class PageTables:
         staying.reshape(-1)[source] = False
         return staying
 
+    def _sealed(self, plan: MovePlan) -> None:
+        """Take seals over."""
+        old, new = plan.seals.source[:, 0] // PAGE, plan.seals.target // 2
+        modality = plan.delta.modality[np.searchsorted(plan.delta.pages, new)]
+        self._group[new], self._frame[new] = self._group[old], self._frame[old]
+        self._kind[new] = self._kind[old] // 8 * 8 + modality
+        source, target = plan.seals.cells
+        self._live.reshape(-1)[target] = True
+        self.release(source)
+
     def _changed(self, cells: Flat | Int32) -> Int32:
         """The pages of these cells and what else the backend has not heard of, ascending."""
         return np.asarray(sorted(self._dirty.union(self._pages(cells).tolist())), np.int32)
 
     def _pages(self, cells: Flat | Int32) -> Flat:
         """The pages of these cells, each once, ascending."""
-        touched = np.zeros(self.arena.pages, np.bool_)
+        touched = np.zeros(self.arena.all_pages, np.bool_)
         touched[cells.reshape(-1) // PAGE] = True
         return np.flatnonzero(touched)
 
     def _class_pages(self, kind: PageClass) -> ClassPages:
-        pages = np.flatnonzero(
-            (self._group == kind.group) & (self._kind == kind.kind) & (self._frame == kind.frame)
-        )
+        own = (self._group == kind.group) & (self._kind == kind.kind) & (self._frame == kind.frame)
+        pages = np.flatnonzero(own[: self.arena.pages])
         pages = pages[np.argsort(self._opened[pages], kind="stable")]
         live = self._live[pages]
         return ClassPages(kind.kind // 8, pages, live, live.sum(axis=1))
