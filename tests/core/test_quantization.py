@@ -23,7 +23,7 @@ from omni_core.quantization import (
 )
 from omni_core.quantization.hadamard import hadamard, rotate
 from omni_core.quantization.key_feedback import feedback
-from omni_core.quantization.value_rotations import calibrated, fallback
+from omni_core.quantization.value_rotations import error, fallback, fitted
 from omni_core.units import Modality
 
 BITS = (2, 3, 4)
@@ -233,11 +233,10 @@ def test_rotations_belong_to_their_modality() -> None:
     stretch = np.diag(0.7 ** np.arange(size) + 1e-3)
     turn = np.linalg.qr(gaussian(size, size, seed=3))[0]
     values = (gaussian(4096, size) @ stretch @ turn).astype(np.float32)
-    rotation = calibrated(np.einsum("nd,ne->de", values, values).astype(np.float64)[None])[0]
+    rotation = fitted(values[:2048])
     assert np.allclose(rotation @ rotation.T, np.eye(size), atol=1e-5)
-    # Hadamard of the eigenbasis: each coordinate gets the same share.
-    spread = np.square(values @ rotation.T).mean(axis=0)
-    assert spread.max() / spread.min() < 1.2
+    # On values that it was not fitted to.
+    assert error(values[2048:], rotation) < 0.8 * error(values[2048:], fallback(1, size)[0, 0])
     rotations = fallback(1, size).copy()
     rotations[0, Modality.AUDIO] = rotation
     tables = replace(plain(1, size), rotations=rotations)
@@ -248,7 +247,7 @@ def test_rotations_belong_to_their_modality() -> None:
     for kind, other in ((Modality.AUDIO, Modality.TEXT), (Modality.TEXT, Modality.AUDIO)):
         right = decode_values(sealed[kind], kind, chosen, tables).swapaxes(0, 1)
         wrong = decode_values(sealed[kind], other, chosen, tables).swapaxes(0, 1)
-        assert relative(right, group) < 0.5 < relative(wrong, group)
+        assert relative(right, group) < 0.9 * relative(wrong, group)
 
 
 @settings(max_examples=25)

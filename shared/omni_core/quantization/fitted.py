@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omni_core.quantization import codebooks, mxfp4
+from omni_core.quantization.folding import folded
 from omni_core.quantization.key_codes import KeyCodes, extent, relative
 from omni_core.quantization.key_feedback import Feedback
 
@@ -54,7 +55,7 @@ class Fitted:
         """
         x = np.where(live[..., None], x, 0).astype(np.float32)
         weight = _weights(x, live)
-        mean = (x * weight).sum(axis=1)
+        mean = folded(x * weight, 1)
         centre, step = self._line(x, live, weight, mean)
         centre_exponent = mxfp4.exponents(centre)
         near = mxfp4.decode(mxfp4.encode(centre, centre_exponent), centre_exponent)
@@ -65,12 +66,12 @@ class Fitted:
         for spans in mxfp4.around(step, step_exponent):
             span = mxfp4.decode(spans, step_exponent)
             steps = self.key_levels[self._nearest(x, centre, span)]
-            suited = mean - span * (steps * weight).sum(axis=1)
+            suited = mean - span * folded(steps * weight, 1)
             for offsets in mxfp4.around(suited, centre_exponent):
                 offset = mxfp4.decode(offsets, centre_exponent)
                 steps = self.key_levels[self._nearest(x, offset, span)]
                 gap = x - offset[:, None] - span[:, None] * steps
-                tried.append(((gap * gap * weight).sum(axis=1), offsets, spans))
+                tried.append((folded(gap * gap * weight, 1), offsets, spans))
         errors, all_offsets, all_spans = (np.stack(part) for part in zip(*tried, strict=True))
         best = errors.argmin(axis=0)[None]
         offsets, spans = (np.take_along_axis(p, best, 0)[0] for p in (all_offsets, all_spans))
@@ -89,10 +90,10 @@ class Fitted:
         last = np.float32(2**self.bits - 1)
         step = (most - least) * np.float32((1 - 2 * _DRAWN_IN[self.bits]) / last)
         steps = self.key_levels[self._nearest(x, (least + most) * np.float32(0.5), step)]
-        middle = (steps * weight).sum(axis=1)
+        middle = folded(steps * weight, 1)
         apart = (steps - middle[:, None]) * weight
-        spread = (steps * apart).sum(axis=1)
-        slope = ((x - mean[:, None]) * apart).sum(axis=1)
+        spread = folded(steps * apart, 1)
+        slope = folded((x - mean[:, None]) * apart, 1)
         step = np.divide(slope, spread, out=step, where=spread > 0)
         return mean - step * middle, step
 
@@ -105,14 +106,13 @@ class Fitted:
     def _fed_back(self, x: Float32, centre: Float32, step: Float32, feedback: Feedback) -> UInt8:
         """Codes channel by channel, each with the errors of those before it."""
         codes = np.zeros(x.shape, np.uint8)
-        errors = np.zeros((x.shape[-1], *x.shape[:2]), np.float32)
+        wanted = x.copy()
         for d in range(x.shape[-1]):
-            asked = np.einsum("jhc,hj->hc", errors[:d], feedback[:, :d, d])
             now = slice(d, d + 1)
-            wanted = (x[..., d] + asked)[..., None]
-            codes[..., now] = self._nearest(wanted, centre[:, now], step[:, now])
-            level = self.key_levels[codes[..., d]]
-            errors[d] = x[..., d] - centre[:, d, None] - step[:, d, None] * level
+            codes[..., now] = self._nearest(wanted[..., now], centre[:, now], step[:, now])
+            level = self.key_levels[codes[..., now]]
+            error = x[..., now] - centre[:, None, now] - step[:, None, now] * level
+            wanted += error * feedback[:, None, d]
         return codes
 
 
@@ -124,12 +124,12 @@ def _weights(x: Float32, live: Bool) -> Float32:
     """
     alive = live.astype(np.float32)[..., None]
     count = np.maximum(alive.sum(axis=1, keepdims=True), 1)
-    apart = (x - x.sum(axis=1, keepdims=True) / count) * alive
-    distance = (apart * apart).sum(axis=-1, keepdims=True)
-    usual = distance.sum(axis=1, keepdims=True) / count
+    apart = (x - folded(x, 1)[:, None] / count) * alive
+    distance = folded(apart * apart, -1)[..., None]
+    usual = folded(distance, 1)[:, None] / count
     weight = np.maximum(distance, usual) * alive
     # Where all keys are the same, so are their weights.
     weight = np.where(usual > 0, weight, alive)
-    total = weight.sum(axis=1, keepdims=True)
+    total = folded(weight, 1)[:, None]
     found: Float32 = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
     return found

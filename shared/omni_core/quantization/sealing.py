@@ -11,6 +11,7 @@ from omni_core.backend import SUBBLOCK
 from omni_core.errors import BackendError, OmniError
 from omni_core.quantization import hadamard, value_rotations
 from omni_core.quantization.codec import Codec
+from omni_core.quantization.folding import norm, turned
 from omni_core.quantization.key_feedback import Feedback
 from omni_core.quantization.subblock import SealedSubblock
 from omni_core.units import Modality
@@ -80,13 +81,13 @@ def seal(
     filled = [(0, 0), (0, SUBBLOCK - count), (0, 0)]
     k, v = (np.pad(part.astype(np.float32).swapaxes(0, 1), filled) for part in (keys, values))
     k[:, :count] -= tables.key_means[:, None]
-    turned = hadamard.rotate(k)
+    rotated_keys = hadamard.rotate(k)
     # A norm beyond float16 stops at its largest: the ranges hold what is left, whatever it is.
-    scales = np.minimum(np.linalg.norm(k, axis=-1), _MOST).astype(np.float16)
+    scales = np.minimum(norm(k), _MOST).astype(np.float16)
     live = scales > 0
-    x = _over(turned, scales.astype(np.float32))
+    x = _over(rotated_keys, scales.astype(np.float32))
     coded = codec.encode_keys(x, live, tables.feedback)
-    rotated = np.einsum("hde,hce->hcd", tables.rotations[:, modality], v)
+    rotated = turned(tables.rotations[:, modality], v)
     codes, value_scales = _values(rotated, codec, tables.layer)
     return SealedSubblock(coded, scales, codes, value_scales)
 
@@ -104,18 +105,18 @@ def decode_values(
     """Values ``float32[kv_heads, 32, D]`` as attention reads them."""
     scales = sealed.value_scales.astype(np.float32)[..., None]
     rotated = scales * codec.value_levels[sealed.value_codes]
-    turned: Float32 = np.einsum("hde,hcd->hce", tables.rotations[:, modality], rotated)
-    return turned
+    back: Float32 = np.einsum("hde,hcd->hce", tables.rotations[:, modality], rotated)
+    return back
 
 
 def _values(
     rotated: Float32, codec: Codec, layer: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float16]]:
     """Codes and scales of rotated values ``float32[kv_heads, 32, D]``."""
-    norms = np.linalg.norm(rotated, axis=-1)
+    norms = norm(rotated)
     unit = _over(rotated, norms) * np.float32(rotated.shape[-1] ** 0.5)
     codes = np.searchsorted(codec.value_bounds, unit, side="right").astype(np.uint8)
-    scales = norms / np.linalg.norm(codec.value_levels[codes], axis=-1)
+    scales = norms / norm(codec.value_levels[codes])
     if scales.max() > _MOST:
         raise BackendError(
             f"layer {layer}: a value has a norm of {norms.max():.3g}, more than a sealed page can "
