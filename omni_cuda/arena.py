@@ -1,4 +1,4 @@
-"""The arena: one pool of pages for keys and one for values, allocated once."""
+"""The arena: a pool of pages for keys, one for values and one of sealed pages, allocated once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ class Cells:
 class Arena:
     """Keys and values ``[layers_per_group, streams, pages, kv_heads, PAGE, head_dim]``.
 
+    Sealed pages are ``uint8[layers_per_group, streams, sealed_pages, kv_heads, bytes]``; without
+    any, of 0 pages.
+
     Raises:
         BudgetError: the device cannot hold them.
     """
 
     def __init__(self, layout: ArenaLayout, device: torch.device, dtype: torch.dtype) -> None:
         self.bytes = layout.bytes(dtype.itemsize)
-        what = f"the arena of {layout.pages} pages"
+        what = f"the arena of {layout.all_pages} pages"
         require_room(self.bytes, device, what, _REMEDY)
         shape = (
             layout.layers_per_group,
@@ -47,9 +50,13 @@ class Arena:
             PAGE,
             layout.head_dim,
         )
+        sealed = layout.sealed.bytes if layout.sealed_pages else 0
+        stored = (*shape[:2], layout.sealed_pages, layout.kv_heads, sealed)
         try:
             self.keys = torch.empty(shape, dtype=dtype, device=device)
             self.values = torch.empty(shape, dtype=dtype, device=device)
+            # Whole pages are saved, with the halves that nothing was sealed in.
+            self.sealed = torch.zeros(stored, dtype=torch.uint8, device=device)
         except RuntimeError as error:
             raise BudgetError(f"{what} was refused by {device}; {_REMEDY}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -24,8 +24,9 @@ from omni_core.checkpoints import Checkpoint
 from omni_core.errors import BackendError, BudgetError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
-from omni_core.paging.mirror import TableMirror
+from omni_core.paging.mirror import LiveCells, TableMirror
 from omni_core.plan_checks import check_layout, check_step
+from omni_core.quantization import LayerTables
 from omni_core.stored_weights import AUDIO_PREFIX, VISION_PREFIX, check_weights, has_own_head
 from omni_core.units import Int32
 from omni_cuda import devices, ops, weights
@@ -36,7 +37,9 @@ from omni_cuda.encoders import audio as audio_tower
 from omni_cuda.encoders import building
 from omni_cuda.encoders import vision as vision_tower
 from omni_cuda.encoders.both import Encoders
+from omni_cuda.pools import Pools, PoolsView
 from omni_cuda.rotary import StepRotary
+from omni_cuda.sealing import Sealer, tables_of, uncalibrated
 
 if TYPE_CHECKING:
     from omni_cuda.steps import PagedSteps
@@ -72,6 +75,7 @@ class TorchBackend:
         dtype: torch.dtype,
         streams: int,
         kernels: bool | None = None,
+        tables: Callable[[], Sequence[LayerTables]] | None = None,
     ) -> None:
         """Take parts that are filled.
 
@@ -80,6 +84,8 @@ class TorchBackend:
             device, dtype: where the parts are, and their numbers.
             streams: of one layout that each step runs.
             kernels: whether Triton's are used; by default wherever they can be.
+            tables: gives what sealing takes of each layer, once something is to be sealed; by
+                default nothing was measured.
         """
         self.config = config
         self.backbone = backbone
@@ -94,6 +100,8 @@ class TorchBackend:
         self.allocations = 0
         self._kernels = devices.has_kernels(device) if kernels is None else kernels
         self._steps: PagedSteps | None = None
+        self._tables = tables or partial(uncalibrated, config.text)
+        self._sealer: Sealer | None = None
         self._ops = ops.fused() if self._kernels else ops.SPELLED_OUT
         self._encoders = Encoders(vision, audio, device, dtype, self._ops)
 
@@ -116,7 +124,8 @@ class TorchBackend:
         _require_room(backbone, towers, own_head, place, dtype, bits)
         with _out_of_memory("the weights"):
             _fill(checkpoint, config, backbone, towers, place, dtype, bits)
-        return cls(config, backbone, vision, audio, place, dtype, streams)
+        tables = partial(tables_of, checkpoint, config.text)
+        return cls(config, backbone, vision, audio, place, dtype, streams, tables=tables)
 
     @property
     def name(self) -> str:
@@ -141,14 +150,18 @@ class TorchBackend:
         Raises:
             BudgetError: the device cannot hold it.
             PlanError: the layout is not this model's.
+            OmniError: what the checkpoint says of sealing is damaged, or of another model.
         """
-        check_layout(layout, self.config.text, self.streams)
+        check_layout(layout, self.config.text, self.streams, seals=True)
+        seals = layout.sealed_pages > 0
         # The old arena goes first: two would not fit.
-        self.arena = self.mirror = self._steps = None
+        self.arena = self.mirror = self._steps = self._sealer = None
         self.allocations += 1
         with devices.current(self._device):
             arena = Arena(layout, self._device, self._dtype)
-            self._steps = self._paged(arena, layout) if self._kernels else None
+            self._sealer = Sealer(layout, self._tables(), self._device) if seals else None
+            # Steps over sealed pages have no kernels here: operations read both pools.
+            self._steps = self._paged(arena, layout) if self._kernels and not seals else None
         self.arena, self.mirror = arena, TableMirror(layout)
 
     @_computing
@@ -187,10 +200,17 @@ class TorchBackend:
 
     @_computing
     def move(self, plan: MovePlan) -> None:
-        """Copy cells, then change the page tables."""
+        """Seal and copy cells, then change the page tables.
+
+        Raises:
+            BackendError: what is to be sealed holds a number that is not finite, or the device ran
+                out of memory; no cell has changed.
+        """
         arena, mirror = self._allocated()
         mirror.check(plan)
-        with _out_of_memory(f"a move of {plan.source.size} cells"):
+        with _out_of_memory(f"a move of {plan.source.size + plan.seals.cells[0].size} cells"):
+            if self._sealer and len(plan.seals):
+                self._sealer.seal(arena, plan, mirror)
             if self._steps:
                 self._steps.move(plan)
             else:
@@ -215,6 +235,18 @@ class TorchBackend:
         arena.write(layer % arena.keys.shape[0], Cells.of(cells, self._device), *stored)
 
     @_computing
+    def read_sealed(self, layer: int, pages: Int32) -> npt.NDArray[np.uint8]:
+        """Sealed pages ``uint8[streams, n, kv_heads, bytes]`` of a model's layer."""
+        arena, sealer = self._sealing()
+        return sealer.read(arena, layer % arena.keys.shape[0], pages)
+
+    @_computing
+    def write_sealed(self, layer: int, pages: Int32, stored: npt.NDArray[np.uint8]) -> None:
+        """Store what :meth:`read_sealed` gave."""
+        arena, sealer = self._sealing()
+        sealer.write(arena, layer % arena.keys.shape[0], pages, stored)
+
+    @_computing
     def restore(self, plan: RestorePlan) -> None:
         """Take page tables over for cells that have been written."""
         _, mirror = self._allocated()
@@ -223,15 +255,41 @@ class TorchBackend:
             self._steps.restore(plan)
         mirror.commit(plan)
 
+    def listen(self, hear: Callable[[int, npt.NDArray[np.float32]], None]) -> None:
+        """Tell of each layer's queries, for calibration; no kernels run from now on.
+
+        To be called before :meth:`allocate`.
+
+        Args:
+            hear: gets the layer's number and ``float32[streams, T, q_heads, head_dim]``, not
+                rotated.
+        """
+        self._kernels, self._ops = False, ops.SPELLED_OUT
+        text = self.config.text
+        for number, layer in enumerate(self.backbone.model.layers):
+
+            def heard(_: nn.Module, __: Any, found: torch.Tensor, number: int = number) -> None:
+                queries = found[..., : text.q_heads * text.head_dim]
+                hear(number, queries.unflatten(-1, (-1, text.head_dim)).float().cpu().numpy())
+
+            layer.self_attn.qkv_proj.register_forward_hook(heard)
+
     def memory(self) -> MemoryReport:
         """Memory now."""
         arena = self.arena.bytes if self.arena else 0
-        return devices.measure(self._device, self._weight_bytes + arena)
+        tables = self._sealer.bytes if self._sealer else 0
+        return devices.measure(self._device, self._weight_bytes + arena + tables)
 
     def _allocated(self) -> tuple[Arena, TableMirror]:
         if self.arena is None or self.mirror is None:
             raise PlanError("no arena is allocated; call allocate before the first plan")
         return self.arena, self.mirror
+
+    def _sealing(self) -> tuple[Arena, Sealer]:
+        arena, _ = self._allocated()
+        if self._sealer is None:
+            raise PlanError("the arena has no sealed pages; allocate one with some first")
+        return arena, self._sealer
 
     def _paged(self, arena: Arena, layout: ArenaLayout) -> PagedSteps:
         from omni_cuda.step import Shared
@@ -249,27 +307,48 @@ class TorchBackend:
     ) -> StepResult:
         """A step without kernels."""
         arena, _ = self._allocated()
-        rotary = StepRotary(plan.positions, self.config.text, self._device)
-        queries = self._upload(plan.order)
-        views = [
-            GroupView(
-                Cells.of(written, self._device),
-                Cells.of(group.cells, self._device),
-                self._upload(group.order),
-                self._upload(group.bias),
-                queries,
-                rotary.turns(group.runs()),
-                torch.zeros(group.cells.size, device=self._device) if plan.mass else None,
-            )
-            for written, group in zip(plan.cells, mirror.preview(plan), strict=True)
+        live = mirror.preview(plan)
+        masses = [
+            torch.zeros(group.cells.size, device=self._device) if plan.mass else None
+            for group in live
         ]
-        attends = [Gathered(view, rotary.tables()) for view in views]
+        rotary = StepRotary(plan.positions, self.config.text, self._device)
+        attends = [
+            self._attend(plan, index, group, mirror, rotary, mass)
+            for index, (group, mass) in enumerate(zip(live, masses, strict=True))
+        ]
         rows = self._upload(plan.logits).long()
         logits = self.backbone(self._embed(plan, embeddings), attends, arena, rows, self._ops)
-        mass = tuple(view.mass.cpu().numpy() for view in views if view.mass is not None)
+        mass = tuple(found.cpu().numpy() for found in masses if found is not None)
         found = logits.cpu().numpy()
         mirror.commit(plan)
         return StepResult(found, mass if plan.mass else None)
+
+    def _attend(
+        self,
+        plan: StepPlan,
+        index: int,
+        live: LiveCells,
+        mirror: TableMirror,
+        rotary: StepRotary,
+        mass: torch.Tensor | None,
+    ) -> Gathered | Pools:
+        """Attention of a layer group."""
+        if self._sealer is not None:
+            first = index * mirror.layout.layers_per_group, mirror.layout.pages
+            modality, device = mirror.modality, self._device
+            of = plan.cells[index], live, plan.order, rotary, modality, first, mass, device
+            return Pools(PoolsView.of(*of), self._sealer, rotary.tables())
+        view = GroupView(
+            Cells.of(plan.cells[index], self._device),
+            Cells.of(live.cells, self._device),
+            self._upload(live.order),
+            self._upload(live.bias),
+            self._upload(plan.order),
+            rotary.turns(live.runs()),
+            mass,
+        )
+        return Gathered(view, rotary.tables())
 
     def _embed(self, plan: StepPlan, embeddings: torch.Tensor | None) -> torch.Tensor:
         ids = self._upload(np.maximum(plan.tokens, 0))

@@ -60,6 +60,21 @@ def check(name: str, device: str, weights: str) -> None:
         devices.choose_weights(weights, place)
 
 
+def check_sealing(name: str) -> None:
+    """Refuse a backend that cannot seal its cache: one that can has a module ``sealing``.
+
+    Raises:
+        BackendError: naming it.
+    """
+    with put_off():
+        found = find_spec(f"omni_{name}.sealing")
+    if found is None:
+        raise BackendError(
+            f"the {name} backend cannot seal its cache; choose another --backend, or a cache of "
+            "16 bits"
+        )
+
+
 def load_backend(
     name: str, checkpoint: Checkpoint, device: str, weights: str, streams: int = 1
 ) -> Backend:

@@ -122,6 +122,8 @@ def _live(arguments: argparse.Namespace) -> int:
         sinks=arguments.sinks,
         layout=arguments.layout,
         budget=arguments.budget,
+        kv_bits=arguments.kv_bits,
+        seal=arguments.seal,
         system=arguments.system,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
@@ -181,6 +183,22 @@ def _calibrate_retention(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _calibrate_values(arguments: argparse.Namespace) -> int:
+    from omnilive.options import CalibrateValuesOptions
+
+    options = CalibrateValuesOptions(
+        model=_model(arguments),
+        out=arguments.out,
+        sources=tuple(arguments.source),
+        budget=arguments.budget,
+        system=arguments.system,
+    )
+    from omnilive.calibrate_values import run
+
+    run(options)
+    return DONE
+
+
 def _eval_streamworld(arguments: argparse.Namespace) -> int:
     from omnilive.options import EvalOptions
 
@@ -190,6 +208,8 @@ def _eval_streamworld(arguments: argparse.Namespace) -> int:
         budgets=tuple(arguments.budget),
         sinks=arguments.sinks,
         layout=arguments.layout,
+        kv_bits=arguments.kv_bits,
+        seal=arguments.seal,
         units=arguments.units,
         streams=arguments.streams,
         questions=arguments.questions,
@@ -233,6 +253,7 @@ _COMMANDS = {
     "live": _live,
     "replay": _replay,
     "calibrate retention": _calibrate_retention,
+    "calibrate values": _calibrate_values,
     "eval streamworld": _eval_streamworld,
     "bench": _bench,
     "devices": _devices,

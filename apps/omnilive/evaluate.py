@@ -22,6 +22,7 @@ from omnilive.evaluation.world import check_model, extent
 from omnilive.files import check_target, write
 from omnilive.models import EMBEDDED, UNTRAINED, Prepared, prepare
 from omnilive.options import EvalOptions, UsageError
+from omnilive.sealing import chosen, told
 from omnilive.sinks import choose_policy, model_label
 from omnilive.terminal import put, say
 
@@ -41,20 +42,22 @@ def run(options: EvalOptions) -> bool:
     check_room(size, options.seeds, machine_bytes())
     prepared = prepare(**asdict(model_options))
     rules = _policies(options, size.retention, prepared.checkpoint.path)
+    sealing = chosen(options.kv_bits, options.seal, size.retention)
     check_model(prepared)
     floors = claims.read_floors(prepared.checkpoint.path)
     seeds = range(1, options.seeds + 1)
     exams = [exam.draw(seed, size.streams, size.units, size.questions) for seed in seeds]
     room = extent(prepared, size.units, max(one.longest for one in exams))
-    plan = compared.settings(rules, size.budgets, room, prepared.config.text, prepared.element)
+    shapes = prepared.config.text, prepared.element
+    plan = compared.settings(rules, size.budgets, room, *shapes, sealing)
     bank = scenes.load(options.banks, exam.SPLIT)
-    prepared.check()
+    prepared.check(sealed=sealing is not None)
     load = cache(prepared.load)
     model = load(size.batch)
     say(
         f"model {model.name} on {model.backend.name} ({model.backend.device}): {len(seeds)} x "
         f"{size.streams} streams of {size.units} units, {size.questions} questions each; policies "
-        f"with budgets: {len(plan)}"
+        f"with budgets: {len(plan)}{told(sealing)}"
     )
     if not model.trained:
         say(f"warning: {UNTRAINED}")
@@ -73,6 +76,7 @@ def run(options: EvalOptions) -> bool:
         "questions": size.questions,
         "batch": size.batch,
         "layout": options.layout,
+        **plan[0].cache,
         "weights": prepared.weights,
     }
     found = record.document(model, rows, [*checked, *of_world], about)
@@ -154,7 +158,7 @@ def _verdict(
         lengths = " and ".join(str(units) for units in sorted({floor.units for floor in floors}))
         say(
             f"{unchecked} of {len(checked)} claims are unchecked: they are of streams of {lengths} "
-            "units with everything kept, and a run checks those of its own length"
+            "units with everything kept in 16 bits, and a run checks those of its own length"
         )
     counted = [*checked, *(of_world if _is_default(options) else ())]
     failed = [claim for claim in counted if claim.holds is False]

@@ -21,9 +21,15 @@ _WIDTH = 80
 
 @contextmanager
 def explained(
-    options: LiveOptions, source: str, rule: Policy, layout: Layout, budget: int
+    options: LiveOptions, source: str, rule: Policy, layout: Layout, size: str
 ) -> Iterator[Explainer | None]:
     """What writes the explanation, if one is wanted; each line is there as soon as it is known.
+
+    Args:
+        options: the run's.
+        source: what is followed, for people.
+        rule, layout: the session's.
+        size: of its cache, for people.
 
     Raises:
         OmniError: the file cannot be written.
@@ -47,7 +53,7 @@ def explained(
                 say(f"warning: {options.explain}: the explanation has ended: {error.strerror}")
 
     name = printable(source).replace("\n", " ")
-    title = f"omnilive live: {name}, model {options.model.model}, {budget} cells"
+    title = f"omnilive live: {name}, model {options.model.model}, {size}"
     try:
         yield Explainer(write, rule, layout, title)
     finally:

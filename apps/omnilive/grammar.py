@@ -18,6 +18,7 @@ from omnilive.grammar_parts import (
     add_budget,
     add_debug,
     add_model,
+    add_sealing,
     add_sinks_and_layout,
     formatter,
 )
@@ -111,6 +112,7 @@ def _add_live(commands: Any) -> None:
     )
     add_sinks_and_layout(cache)
     add_budget(cache)
+    add_sealing(cache)
     answers = live.add_argument_group("answers")
     answers.add_argument(
         "--ask",
@@ -245,14 +247,7 @@ def _add_calibrate(commands: Any) -> None:
         "followed until the budget is full.",
         formatter_class=formatter,
     )
-    retention.add_argument(
-        "--source",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="CLIP",
-        help="video or sound file, may be given several times; the shipped demo clip if left out",
-    )
+    _add_clips(retention)
     retention.add_argument(
         "--cover",
         type=reading.share,
@@ -282,6 +277,38 @@ def _add_calibrate(commands: Any) -> None:
     )
     add_debug(out)
     retention.set_defaults(command="calibrate retention")
+    values = kinds.add_parser(
+        "values",
+        help="fit what pages of 2, 3 and 4 bits take of a model: rotations, error feedback",
+        usage="omnilive calibrate values --out FILE [OPTIONS]",
+        description="Let clips flow through a model, and fit to its values a rotation for each "
+        "layer, key/value head and modality, so that fewer bits lose less. With PyTorch its "
+        "queries are heard as well, for the error feedback of keys. A modality that never occurs "
+        "keeps a Hadamard rotation. All goes into one safetensors file.",
+        formatter_class=formatter,
+    )
+    _add_clips(values)
+    values.add_argument("--system", type=reading.text, metavar="TEXT", help="system prompt")
+    add_budget(values)
+    add_model(values)
+    out = values.add_argument_group("output")
+    out.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the safetensors file to write"
+    )
+    add_debug(out)
+    values.set_defaults(command="calibrate values")
+
+
+def _add_clips(command: Any) -> None:
+    """``--source``, of one command that takes several clips."""
+    command.add_argument(
+        "--source",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CLIP",
+        help="video or sound file, may be given several times; the shipped demo clip if left out",
+    )
 
 
 class _Parser(argparse.ArgumentParser):

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from omnilive import reading
-from omnilive.grammar_parts import add_debug, add_model, add_sinks_and_layout, formatter
+from omnilive.grammar_parts import (
+    add_debug,
+    add_model,
+    add_sealing,
+    add_sinks_and_layout,
+    formatter,
+)
 from omnilive.options import RETENTION
 
 
@@ -52,6 +58,7 @@ def add_eval(commands: Any) -> None:
         help="cells alive at a unit's end: a share of the stream's, as 1/8, cells, as 512, or "
         "bytes, as 2MB; may be given several times",
     )
+    add_sealing(cache)
     size = world.add_argument_group("size")
     size.add_argument(
         "--units", type=reading.count, metavar="N", help="seconds of each stream (default: 64)"

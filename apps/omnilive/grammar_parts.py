@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from omnilive import reading
-from omnilive.options import BACKENDS, LAYOUT, WEIGHTS
+from omnilive.options import BACKENDS, KV_BITS, LAYOUT, SEAL, WEIGHTS
 
 _HELP_WIDTH = 96
 
@@ -55,6 +55,26 @@ def add_budget(group: Any) -> None:
         metavar="CELLS|BYTES",
         help="cells alive at a unit's end, as 8192, or bytes, as 2GB; if left out, a size that "
         "suits the machine",
+    )
+
+
+def add_sealing(group: Any) -> None:
+    """``--kv-bits`` and ``--seal``."""
+    group.add_argument(
+        "--kv-bits",
+        action=Noted,
+        type=int,
+        choices=KV_BITS,
+        default=KV_BITS[0],
+        help="bits of a key or value number: tokens that are no longer new are sealed to 4, 3 or "
+        "2 (default: %(default)s, nothing is)",
+    )
+    group.add_argument(
+        "--seal",
+        action=Noted,
+        choices=SEAL,
+        help="what of such a cache is sealed: recent leaves the system prompt and the newest "
+        "units in 16 bits, all leaves what has not ended (default: recent)",
     )
 
 

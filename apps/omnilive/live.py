@@ -11,6 +11,7 @@ from omni_core import Model, Recorder, Session
 from omni_core.paging import layout
 from omni_core.retention import OmniPick, Policy
 from omni_core.saving import SavedSession
+from omni_core.sealing import RECENT, Sealing
 from omni_core.tracing import Tracer
 from omnilive.assistant import Begin, Devices, Look, choose_devices, deaf, follow_devices
 from omnilive.budget import settle
@@ -27,6 +28,7 @@ from omnilive.output import Event, Output, open_output
 from omnilive.player import Player
 from omnilive.questions import Questions, check_asks
 from omnilive.resuming import check_save, continued, saved_at_end
+from omnilive.sealing import chosen, told
 from omnilive.sinks import choose_policy, model_label, own_omnipick
 from omnilive.speech.programs import find_program
 from omnilive.stream import framer_for
@@ -63,6 +65,7 @@ def _run(options: LiveOptions) -> int:
     if options.trace is not None:
         check_target(options.trace, "--trace", (*read, options.explain))
     check_save(options)
+    sealing = chosen(options.kv_bits, options.seal, [options.retention])
     if options.speak and isinstance(source, Devices):
         # There is a voice, or it is told what to install.
         find_program()
@@ -70,7 +73,7 @@ def _run(options: LiveOptions) -> int:
     with recorded(options, rule) as recorder:
         if recorder is not None:
             output = Kept(output, recorder)
-        return _load_and_follow(options, output, source, rule, measured, recorder, saved)
+        return _load_and_follow(options, output, source, rule, measured, sealing, recorder, saved)
 
 
 def _policy(options: LiveOptions, saved: SavedSession | None) -> tuple[Policy, str | None]:
@@ -86,6 +89,7 @@ def _load_and_follow(
     source: Clip | Devices,
     rule: Policy,
     measured: str | None,
+    sealing: Sealing | None,
     recorder: Recorder | None,
     saved: SavedSession | None,
 ) -> int:
@@ -97,9 +101,10 @@ def _load_and_follow(
         "budget": options.budget,
         "system": options.system,
         "max_tokens": options.max_tokens,
+        "sealing": sealing,
     }
     settle(prepared, prepared.element, **room)
-    prepared.check()
+    prepared.check(sealed=sealing is not None)
     if saved is None and options.sinks is None and options.retention == OmniPick.name:
         # Of a model from the hub this is known only now.
         rule = own_omnipick(prepared.checkpoint.path)
@@ -111,6 +116,7 @@ def _load_and_follow(
     output.note(
         f"model {model.name} on {model.backend.name} ({model.backend.device}), "
         f"budget {budget} cells, retention {options.retention}, layout {options.layout}"
+        + told(sealing)
     )
     if not model.trained:
         output.event({"event": "warning", "t": round(start, 3), "message": UNTRAINED})
@@ -119,7 +125,9 @@ def _load_and_follow(
         output.event({"event": "warning", "t": round(start, 3), "message": message})
     places = saved.settings.layout if saved else layout(options.layout)
     with (
-        explained(options, _name(source), rule, places, budget) as watcher,
+        explained(
+            options, _name(source), rule, places, f"{budget} cells{told(sealing)}"
+        ) as watcher,
         traced(options.trace) as tracer,
     ):
         watching = {"recorder": recorder, "tracer": tracer}
@@ -214,6 +222,8 @@ def _open_session(options: LiveOptions, model: Model, **settings: Any) -> Sessio
         max_tokens=options.max_tokens,
         temperature=options.temperature,
         seed=options.seed,
+        kv_bits=options.kv_bits,
+        seal=options.seal or RECENT,
         **settings,
     )
 

@@ -63,13 +63,18 @@ class Prepared:
         weights = _NUMBERS[element] if self.weights == "auto" else self.weights
         return SavedModel(self.name, identity(self.checkpoint), weights, element)
 
-    def check(self) -> None:
+    def check(self, *, sealed: bool = False) -> None:
         """Refuse a device or a number format that the backend has not.
+
+        Args:
+            sealed: whether its cache is to be sealed.
 
         Raises:
             BackendError: with what there is.
         """
         backends.check(self.backend, self.device, self.weights)
+        if sealed:
+            backends.check_sealing(self.backend)
 
     def load(self, streams: int = 1) -> Model:
         """Load the weights, for steps of so many streams of one layout.

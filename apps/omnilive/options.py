@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from omni_core import sealing
 from omni_core.calibration import COVER
 from omni_core.errors import OmniError
 from omni_core.mass_profile import RECENT
@@ -16,6 +17,8 @@ BACKENDS = ("auto", "mlx", "cuda")
 WEIGHTS = ("auto", "f32", "bf16", "8", "4")
 RETENTION = tuple(POLICIES)
 LAYOUT = tuple(LAYOUTS)
+KV_BITS = (16, 4, 3, 2)
+SEAL = (sealing.RECENT, sealing.ALL)
 _ASK = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*:\s*(\S.*?)\s*", re.DOTALL)
 
 
@@ -56,6 +59,7 @@ class LiveOptions:
         barge_in: speech ends a running answer.
         sinks: a calibration for OmniPick, or None for what suits the model.
         budget: cells or bytes as text, or None for a size that suits the machine.
+        kv_bits, seal: as :func:`omnilive.sealing.chosen` reads them.
         system: system prompt, or None for the core's own.
         asks: questions by time.
         asked_from: the file that some of them came from.
@@ -82,6 +86,8 @@ class LiveOptions:
     sinks: Path | None = None
     layout: str = "page"
     budget: str | None = None
+    kv_bits: int = 16
+    seal: str | None = None
     system: str | None = None
     max_tokens: int = 64
     temperature: float = 0.0
@@ -123,13 +129,30 @@ class CalibrateOptions:
 
 
 @dataclass(frozen=True)
+class CalibrateValuesOptions:
+    """One ``omnilive calibrate values``.
+
+    Attributes:
+        out: the safetensors file to write.
+        sources: the clips; none for the shipped one.
+        budget, system: as for :class:`LiveOptions`.
+    """
+
+    model: ModelOptions
+    out: Path
+    sources: tuple[Path, ...] = ()
+    budget: str | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True)
 class EvalOptions:
     """One ``omnilive eval streamworld``.
 
     Attributes:
         retention: policies, none for the default table's.
         budgets: each as ``1/8`` of the stream, cells or bytes; none for the default table's.
-        sinks, layout: as for :class:`LiveOptions`.
+        sinks, layout, kv_bits, seal: as for :class:`LiveOptions`.
         units: seconds of each stream, None for the default.
         streams: of each seed, None for the default.
         questions: to each stream, None for the default.
@@ -145,6 +168,8 @@ class EvalOptions:
     budgets: tuple[str, ...] = ()
     sinks: Path | None = None
     layout: str = "page"
+    kv_bits: int = 16
+    seal: str | None = None
     units: int | None = None
     streams: int | None = None
     questions: int | None = None

@@ -108,6 +108,7 @@ def _unit(event: Event) -> str:
     line = (
         f"{event['t']:7.2f} s  {parts} tokens; "
         f"cache {kv['cells']}/{kv['budget']} cells, {kv['pages']} pages, {_bytes(kv['bytes'])}"
+        + (f", {kv['sealed_cells']} sealed" if "bits" in kv else "")
     )
     if event["lag_ms"] >= 500:
         line += f"; {event['lag_ms'] / 1000:.1f} s late"
@@ -140,11 +141,19 @@ def _summary(event: Event) -> str:
             f"  evicted  {event['evicted']} tokens by {event['retention']}",
             f"  cache    {kv['cells']} of {kv['budget']} cells, at most {kv['most_cells']} after a "
             f"unit, {kv['peak_cells']} within one; {kv['pages']} pages, {_bytes(kv['bytes'])}",
+            *_sealed(kv),
             f"  memory   {_bytes(memory['measured'])} measured ({memory['source']}), "
             f"{_bytes(memory['accounted'])} accounted for",
             f"  plans    {event['plans']}",
         ]
     )
+
+
+def _sealed(kv: dict[str, int]) -> list[str]:
+    if "bits" not in kv:
+        return []
+    cells, pages = kv["sealed_cells"], kv["sealed_pages"]
+    return [f"  sealed   {cells} of these cells to {kv['bits']} bits, in {pages} of the pages"]
 
 
 _LINES = {"unit": _unit, "evict": _evict, "warning": _warning, "summary": _summary}

@@ -56,7 +56,7 @@ def run(
     asked = weights or as_recorded
     prepared = prepare(model or recorded.model, backend, device, asked)
     _check_arena(recording, recorded.arena, prepared.config.text, prepared.name)
-    prepared.check()
+    prepared.check(sealed=recorded.arena.sealed_pages > 0)
     loaded = prepared.load()
     loaded.backend.allocate(recorded.arena)
     _restore(recording, recorded.arena, loaded)

@@ -256,8 +256,9 @@ def test_names_are_the_cores() -> None:
 
 
 def test_each_command_is_listed_and_helps() -> None:
+    calibrate = ("calibrate retention", "calibrate values")
     assert list(subcommands()) == [
-        *("live", "replay", "calibrate retention", "eval streamworld", "bench", "devices", "doctor")
+        *("live", "replay", *calibrate, "eval streamworld", "bench", "devices", "doctor")
     ]
     for name, command in subcommands().items():
         assert name.split()[0] in parser().format_help()

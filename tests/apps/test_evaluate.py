@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import tomllib
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from omni_core.errors import BudgetError, CheckpointError, OmniError
 from omni_core.model_config import thinker_config
 from omni_core.retention import Fifo, NoSlide
+from omni_core.sealing import Sealing
 from omnilive.cli import main
 from omnilive.evaluation import claims, exam, scenes, tables
 from omnilive.evaluation.marks import RECALL, Marks, highest, lag_name
@@ -144,6 +146,8 @@ def test_a_floor_fails_where_the_whole_interval_lies_below() -> None:
     assert claims.Floor(64, "now", "colour", 0.01).check(rows).holds is True
     assert claims.Floor(256, "now", None, 0.9).check(rows).holds is None
     assert claims.Floor(64, "now", None, 0.9).check(rows[1:]).holds is None
+    sealed = [one | {"kv_bits": 2} for one in rows]
+    assert claims.Floor(64, "now", None, 0.01).check(sealed).holds is None
 
 
 def test_what_the_benchmark_claims() -> None:
@@ -248,6 +252,34 @@ def test_budgets_are_shares_cells_or_bytes() -> None:
     assert settings([Fifo()], ["1/23"], EXTENT, TEXT, 4)[0].budget == 126
     with pytest.raises(BudgetError, match="raise --units"):
         settings([Fifo()], ["60"], Extent(22, 45, 86, 1, 33), TEXT, 4)
+
+
+def test_budgets_in_bytes_are_those_of_both_pools_where_the_cache_is_sealed() -> None:
+    budgets = ["1/16", "500", "12MB"]
+    made = settings([Fifo(), NoSlide()], budgets, EXTENT, TEXT, 4, Sealing(2, "all"))
+    whole, largest, *rest = made
+    assert (whole.budget, [one.budget for one in rest]) == (2902, [500, 181])
+    assert largest.share == "12MB" and largest.budget > 4000
+    assert all(one.cache == {"kv_bits": 2, "seal": "all"} for one in made)
+    with pytest.raises(BudgetError, match=r"0\.0 MB is too small: a cache of 124 cells"):
+        settings([Fifo()], ["2kB"], EXTENT, TEXT, 4, Sealing(2))
+    with pytest.raises(OmniError, match="head_dim"):
+        settings([Fifo()], ["500"], EXTENT, replace(TEXT, head_dim=24), 4, Sealing(2))
+    assert settings([Fifo()], ["500"], EXTENT, TEXT, 4)[0].cache["kv_bits"] == 16
+
+
+@pytest.mark.shipped
+def test_a_sealed_cache_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    words = ("--backend", "cuda", "--retention", "no-slide")
+    plain = evaluated(tmp_path / "plain.json", *words)
+    sealed = evaluated(tmp_path / "sealed.json", *words, "--kv-bits", "4", "--seal", "all")
+    assert (plain["kv_bits"], sealed["kv_bits"], sealed["seal"]) == (16, 4, "all")
+    (one,), (other,) = plain["rows"], sealed["rows"]
+    assert (one["kv_bits"], other["kv_bits"], other["seal"]) == (16, 4, "all")
+    assert other["cells"] == one["cells"] and other["bytes"] < 0.9 * one["bytes"]
+    assert other["right"] >= one["right"] - 2
+    assert not any(claim["holds"] for claim in sealed["claims"])
 
 
 def test_tables_have_a_line_a_setting_and_one_that_counts() -> None:

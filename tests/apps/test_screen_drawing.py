@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -134,6 +135,24 @@ def test_explanation() -> None:
     for words in ("What stays, and why", "recent", "96     150      63", "not recent", "S sink"):
         assert words in shown
     assert "What do you see" not in shown and "conversation" in shown
+
+
+@pytest.mark.parametrize("look", [Look(), Look(None, False)])
+@pytest.mark.parametrize("size", SIZES)
+def test_sealed_pages_have_small_letters(size: tuple[int, int], look: Look) -> None:
+    sealed = {"bits": 2, "sealed_cells": 160, "sealed_pages": 4}
+    made = view(kv=KV | sealed)
+    made.maps = (replace(made.maps[0], first_sealed=2),)
+    for made.explaining in (False, True):
+        assert {cell_len(row) for row in rows(render(made, *size, look))} == {size[0]}
+    shown = text(render(made, 120, 40, look))
+    assert "4 pages, 160 cells sealed to 2 bits" in shown and "small letters are sealed" in shown
+    assert re.search(r"0:S\S{4} s\S{4} 1:s\S{4}", shown)
+    assert "S sink" in shown and "s sink" not in shown
+    made.explaining = False
+    assert "468/512 cells, 160 sealed" in text(render(made, 120, 40, look))
+    assert "468/512 cells" in text(render(made, 60, 16, look))
+    assert "sealed" not in text(render(view(explaining=True), 120, 40, look))
 
 
 @pytest.mark.parametrize(

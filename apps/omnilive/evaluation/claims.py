@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least share of right answers that a model claims with everything kept.
+    """The least share of right answers that a model claims with everything kept in 16 bits.
 
     Attributes:
         units: of the streams.
@@ -80,7 +80,8 @@ class Floor:
         what = " ".join(filter(None, (self.kind, self.topic))) or "all questions"
         name = f"{what}, {self.units} units, all kept"
         for row in rows:
-            if row["policy"] == UNBOUND and row["units"] == self.units:
+            whole = row["policy"] == UNBOUND and row["kv_bits"] == 16
+            if whole and row["units"] == self.units:
                 right, count = count_of(row, self.kind, self.topic)
                 if count:
                     name += f": {right} of {count} right, the share is at most"

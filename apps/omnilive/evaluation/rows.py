@@ -39,6 +39,7 @@ def row(setting: Setting, units: int, streams: int, marks: Marks, sat: Sequence[
         },
         "share": setting.share,
         "budget": setting.budget,
+        **setting.cache,
         "units": units,
         "streams": streams,
         **_counts(marks),

@@ -94,6 +94,7 @@ def _sat(
                 retention=setting.policy,
                 layout=layout,
                 longest=exam.longest,
+                **setting.cache,
             )
             encoded = encoded or [run.encode(unit) for unit in zip(*rows, strict=True)]
             yield number, (sit(run, encoded, exam, group), group)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
-from omni_core.budget import low_watermark, parse_budget
+from omni_core.backend import ArenaLayout
+from omni_core.budget import low_watermark, parse_budget, plan_arena
 from omni_core.errors import BudgetError
+from omni_core.frames import QUESTION
 from omni_core.model_config import TextConfig
 from omni_core.retention import Policy
+from omni_core.sealing import RECENT, Sealing
 
 UNBOUND = "no-slide"
 """The policy that keeps all, whatever the budget."""
@@ -23,16 +28,24 @@ class Setting:
         policy: which tokens stay.
         budget: cells alive at a unit's end.
         share: the budget as it was asked for; ``all`` where everything is kept.
+        sealing: how the cache is sealed; None for one of 16 bits.
     """
 
     policy: Policy
     budget: int
     share: str
+    sealing: Sealing | None = None
 
     @property
     def name(self) -> str:
         """For people."""
         return f"{self.policy.name} {self.share}"
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """``kv_bits`` and ``seal``, as a batch takes them and a row tells them."""
+        bits, seal = (self.sealing.bits, self.sealing.seal) if self.sealing else (16, RECENT)
+        return {"kv_bits": bits, "seal": seal}
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,12 @@ class Extent:
 
 
 def settings(
-    policies: Sequence[Policy], budgets: Sequence[str], extent: Extent, text: TextConfig, item: int
+    policies: Sequence[Policy],
+    budgets: Sequence[str],
+    extent: Extent,
+    text: TextConfig,
+    item: int,
+    sealing: Sealing | None = None,
 ) -> list[Setting]:
     """Every policy at every budget, largest first; the one that keeps all once, ahead of them.
 
@@ -82,28 +100,52 @@ def settings(
         budgets: each as ``1/8`` of the stream, as cells or as bytes.
         extent: of the stream.
         text: the model's shapes, for budgets in bytes.
-        item: bytes of one key or value number.
+        item: bytes of one key or value number in 16-bit pages.
+        sealing: how the cache is sealed; a budget in bytes is then that of all its pages.
 
     Raises:
         BudgetError: too small to go on with; says the smallest that is not.
+        OmniError: the model's ``head_dim`` cannot be sealed.
     """
     unbound = [rule for rule in policies if rule.name == UNBOUND]
     bound = [rule for rule in policies if rule.name != UNBOUND]
     cells = {}
     for budget in budgets if bound else ():
-        found = _cells(budget, extent, text, item)
+        found = _cells(budget, extent, text, item, sealing)
         if found < extent.least:
             raise BudgetError(_too_small(budget, found, extent))
         cells[budget] = found
     ordered = sorted(cells.items(), key=lambda entry: -entry[1])
-    made = [Setting(rule, extent.all, "all") for rule in unbound]
-    return made + [Setting(rule, found, budget) for rule in bound for budget, found in ordered]
+    if sealing is not None:
+        _plan(extent, text, item, sealing, extent.all)
+    made = [Setting(rule, extent.all, "all", sealing) for rule in unbound]
+    return made + [
+        Setting(rule, found, budget, sealing) for rule in bound for budget, found in ordered
+    ]
 
 
-def _cells(budget: str, extent: Extent, text: TextConfig, item: int) -> int:
+def _cells(
+    budget: str, extent: Extent, text: TextConfig, item: int, sealing: Sealing | None
+) -> int:
     if "/" in budget:
         return int(Fraction(budget) * extent.stream)
-    return parse_budget(budget).resolve(text, item)
+    if sealing is None:
+        return parse_budget(budget).resolve(text, item)
+    plan = partial(_plan, extent, text, item, sealing)
+    return parse_budget(budget).resolve_sealed(plan, extent.least, item)
+
+
+def _plan(extent: Extent, text: TextConfig, item: int, sealing: Sealing, cells: int) -> ArenaLayout:
+    """The arena of one stream."""
+    return plan_arena(
+        text,
+        budget=cells,
+        prefix=extent.prefix,
+        unit=extent.largest,
+        answer=extent.longest - QUESTION,
+        element=item,
+        sealing=sealing,
+    )
 
 
 def _too_small(budget: str, found: int, extent: Extent) -> str:

@@ -51,8 +51,12 @@ def cache(view: View, width: int, look: Look) -> list[Line]:
     cells, budget = view.kv["cells"], view.kv["budget"]
     words = "cyan" if cells <= budget else "red"
     figures = [part("cache ", "bold"), part(f"{cells}"), part(f"/{budget} cells", "bright_black")]
+    size = [part(sized(view.kv["bytes"]), "bright_black")]
+    sealed = [part(f", {view.kv.get('sealed_cells', 0)} sealed", "bright_black")]
+    if "bits" in view.kv and measure([*figures, *sealed, *size]) < width:
+        figures += sealed
     return [
-        ends(figures, [part(sized(view.kv["bytes"]), "bright_black")], width),
+        ends(figures, size, width),
         bar(cells / budget, width, words, look),
     ]
 
@@ -82,10 +86,12 @@ def legend(view: View, cells: int, width: int, look: Look) -> list[Line]:
     """What the letters and marks of the page map mean."""
     if not view.maps or view.layout is None:
         return []
-    letters = {item.letter for item in stretches(view.maps[0], view.layout)}
+    found = {item.letter for item in stretches(view.maps[0], view.layout)}
+    letters = {letter.upper() for letter in found}
     bars = BARS if look.unicode else PLAIN_BARS
     known = ", ".join(f"{letter} {LETTERS[letter]}" for letter in LETTERS if letter in letters)
-    text = f"N: frame, {known}; a mark is {cells} cells, {bars[1]} to {bars[-1]} full"
+    sealed = "" if found == letters else ", small letters are sealed"
+    text = f"N: frame, {known}{sealed}; a mark is {cells} cells, {bars[1]} to {bars[-1]} full"
     return [fit([part(line, "bright_black")], width) for line in fold(text, width)]
 
 
@@ -111,7 +117,7 @@ def _rows(parts: list[Stretch], bars: str, each: int, width: int) -> list[list[S
         frame = item.frame
         while text:
             room = width - measure(rows[-1])
-            rows[-1].append(part(text[:room], TIERS[item.letter]))
+            rows[-1].append(part(text[:room], TIERS[item.letter.upper()]))
             text = text[room:]
             if text:
                 rows.append([])

@@ -89,6 +89,12 @@ def explanation(view: View, width: int, height: int, look: Look) -> list[Line]:
     if view.kv:
         text = f" {view.kv['pages']} pages, {view.kv['span']} cells from first to last"
         lines.append(fit([part(text)], width))
+    if "bits" in view.kv:
+        kv = view.kv
+        text = (
+            f" {kv['sealed_pages']} pages, {kv['sealed_cells']} cells sealed to {kv['bits']} bits"
+        )
+        lines.append(fit([part(text)], width))
     cells, rows = pages(view, width - 2, max(1, height - len(lines) - _LEGEND), look)
     rows = [*rows, *legend(view, cells, width - 2, look)]
     lines += [(part(" "), *line, part(" ")) for line in rows]

@@ -19,7 +19,8 @@ def folded(x: Float32, axis: int) -> Float32:
     x = np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), np.float32)])
     while len(x) > 1:
         x = x[: len(x) // 2] + x[len(x) // 2 :]
-    return x[0]
+    total: Float32 = x[0]
+    return total
 
 
 def norm(x: Float32) -> Float32:
