@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.live_cells import Live, Shape
 from benchmarks.metal_shapes import layer_attention
 from metal_kernels import attention
+from metal_kernels.cutting import Gpu, programs
 from omni_core.backend import PAGE
 from omni_core.paging.listing import list_subblocks
 from omni_core.paging.mirror import ListedPages, pack_occupancy
@@ -71,8 +72,8 @@ class Case:
         return float(worst.max()) if np.isfinite(worst).all() else float("inf")
 
 
-def build(shape: Shape, live: Live, layers: int, cores: int, dtype: str) -> Case:
-    """A case of fresh random numbers, for a GPU of so many cores."""
+def build(shape: Shape, live: Live, layers: int, gpu: Gpu, dtype: str) -> Case:
+    """A case of fresh random numbers, for such a GPU."""
     kind, count = getattr(mx, dtype), live.query_order.size
     dead = np.ones((live.arena, PAGE), np.bool_)
     dead[live.pages] = ~live.alive
@@ -84,14 +85,14 @@ def build(shape: Shape, live: Live, layers: int, cores: int, dtype: str) -> Case
         for part in (keys, values):
             part.append(mx.where(mask, mx.nan, mx.random.normal(room, kind)).astype(kind))
         mx.eval(keys[-1], values[-1])
-    of, inputs = _listed(shape, live, cores, dtype)
+    of, inputs = _listed(shape, live, gpu, dtype)
     queries = mx.random.normal((1, count, shape.q_heads, shape.head_dim), kind)
     mx.eval(queries, inputs)
     return Case(shape, live, of, queries, keys, values, inputs)
 
 
 def _listed(
-    shape: Shape, live: Live, cores: int, dtype: str
+    shape: Shape, live: Live, gpu: Gpu, dtype: str
 ) -> tuple[attention.Attention, dict[str, mx.array]]:
     """What a layer's attention is about, and its inputs but for queries, keys and values."""
     order, query_order = live.order, live.query_order
@@ -99,10 +100,17 @@ def _listed(
     occupancy, shift = pack_occupancy(live.alive), np.zeros(live.pages.size, np.int32)
     listed = ListedPages(live.pages, occupancy, shift, checked, order[checked])
     count = query_order.size
-    programs = attention.programs(count, shape.group, shape.kv_heads, cores)
-    rows = attention.padded_listing(list_subblocks(listed, programs), query_order)
+    shares = programs(count, shape.group, shape.kv_heads, gpu)
+    rows = attention.padded_listing(list_subblocks(listed, shares), query_order)
     of = layer_attention(
-        shape, count, live.arena, dtype, len(rows["rows"]), len(rows["segments"]), programs
+        shape,
+        count,
+        live.arena,
+        dtype,
+        len(rows["rows"]),
+        len(rows["segments"]),
+        shares,
+        tall=gpu.tall,
     )
     orders = np.zeros((live.arena, PAGE), np.int64)
     orders[live.pages] = order
@@ -111,7 +119,7 @@ def _listed(
         "order": orders,
         "bias": attention.NO_BIAS,
         "numbers": attention.numbers(of),
-        "scale": np.asarray([shape.head_dim**-0.5], np.float32),
+        "scale": attention.factor(shape.head_dim**-0.5),
     }
     return of, {name: mx.array(array) for name, array in given.items()}
 

@@ -1,50 +1,27 @@
 """Two ways to the same attention, side by side: each gated, then timed in turns.
 
 A run is all layers in one graph, each layer's queries the output of the one before it, as in a
-model: nothing overlaps that could not there. The graph is built before the clock starts, and the
-clock stops when the GPU has finished.
+model: nothing overlaps that could not there. The graph is built before the clock starts.
 """
 
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import mlx.core as mx
 
 from benchmarks.metal_cases import Case
+from benchmarks.metal_clock import Graph, Pace, alternated, timed
 from benchmarks.metal_shapes import BOUNDS
 from metal_kernels import attention
 from metal_kernels.launch import Launch
 
 Run = Callable[[Launch, Mapping[str, mx.array]], list[mx.array]]
 """Carries out a launch, see :func:`metal_kernels.run.run`."""
-Graph = Callable[[], list[mx.array]]
-"""Builds what is to be timed; nothing of it has run."""
-
-_WARM, _LEAST = 2, 3
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long things are timed.
-
-    Attributes:
-        rounds: of which the median counts, behind two that warm up.
-        seconds: after which no more rounds begin, three done.
-        sweep: bytes that are read before each run, so that it finds none of its caches on the chip.
-        clock: in seconds.
-    """
-
-    rounds: int = 20
-    seconds: float = 4.0
-    sweep: int = 256 << 20
-    clock: Callable[[], float] = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -66,14 +43,12 @@ def ours(case: Case, run: Run) -> Way:
     """The kernels over pages, with as many programs as the GPU's cores want."""
     attend = attention.attend(case.of)
     merge = attention.merge(case.of) if case.of.programs > 1 else None
-    numbers = mx.array([case.of.programs], mx.int32)
 
     def layer(queries: mx.array, index: int) -> mx.array:
         there = {"queries": queries, "keys": case.keys[index], "values": case.values[index]}
         out, sums = run(attend, case.inputs | there)
         if merge is not None:
-            found = {"found": out, "found_sums": sums, "numbers": numbers}
-            out, _ = run(merge, found)
+            out, _ = run(merge, {"found": out, "found_sums": sums})
         return out
 
     return Way(case.queries, layer, lambda out: out)
@@ -125,50 +100,15 @@ def contest(case: Case, run: Run, pace: Pace) -> dict[str, Any]:
     if wrong:
         row["wrong"] = ", ".join(wrong)
     graphs = {name: partial(_last, way, case.layers) for name, way in right.items()}
-    for name, taken in alternated(graphs, pace).items():
+    for name, taken in timed(graphs, pace).items():
         row |= {f"{name}_ms": taken.ms, f"{name}_host_ms": taken.host_ms}
+        if taken.gpu_ms is not None:
+            row[f"{name}_gpu_ms"] = taken.gpu_ms
     if len(right) == 2:
         row["ratio"] = row["dense_ms"] / row["ours_ms"]
+        if "dense_gpu_ms" in row and row.get("ours_gpu_ms", 0) > 0:
+            row["gpu_ratio"] = row["dense_gpu_ms"] / row["ours_gpu_ms"]
     return row
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Medians of a graph, in milliseconds.
-
-    Attributes:
-        ms: until the GPU has finished.
-        host_ms: until all launches have been handed to it; where that is almost as long, the host
-            is what limits.
-    """
-
-    ms: float
-    host_ms: float
-
-
-def alternated(graphs: Mapping[str, Graph], pace: Pace) -> dict[str, Taken]:
-    """What each graph takes, one after the other in every round, from a cold cache."""
-    sweep = mx.zeros(pace.sweep // 4)
-    mx.eval(sweep)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in graphs}
-    begun = pace.clock()
-    for turn in range(_WARM + pace.rounds):
-        if turn >= _WARM + _LEAST and pace.clock() - begun > pace.seconds:
-            break
-        for name, graph in graphs.items():
-            outputs = graph()
-            mx.eval(sweep.sum())
-            mx.synchronize()
-            start = pace.clock()
-            mx.async_eval(outputs)
-            handed = pace.clock()
-            mx.synchronize()
-            times[name].append((pace.clock() - start, handed - start))
-    # The first two rounds warm up.
-    return {
-        name: Taken(*(median(each) * 1e3 for each in zip(*pairs[_WARM:], strict=True)))
-        for name, pairs in times.items()
-    }
 
 
 def read_bandwidth(size: int, pace: Pace) -> tuple[float, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks.live_cells import Shape
 from benchmarks.metal_shapes import layer_attention
 from metal_kernels import attention, pages, signature
+from metal_kernels.cutting import Gpu, programs
 from metal_kernels.launch import Launch, TemplateValue
 from metal_kernels.loader import load
 from metal_kernels.mass import mass
@@ -42,20 +43,20 @@ class Counted:
     flops: int = 0
 
 
-def launches(shape: Shape, new: int, live: int, cores: int, dtype: str) -> list[Counted]:
+def launches(shape: Shape, new: int, live: int, gpu: Gpu, dtype: str) -> list[Counted]:
     """A layer's launches for a step of ``new`` tokens over ``live`` cells and themselves.
 
     Args:
         shape: of the model.
         new: tokens; of a single one, no order is read.
         live: cells before them.
-        cores: of the GPU, which say in how many programs the rows are shared.
+        gpu: which says in how many programs the rows are shared.
         dtype: of the arena.
     """
     cells, size = live + new, _SIZES[dtype]
     rows = -(-cells // PAGE)
-    shares = attention.programs(new, shape.group, shape.kv_heads, cores)
-    of = layer_attention(shape, new, 2 * rows, dtype, rows, max(2, shares), shares)
+    shares = programs(new, shape.group, shape.kv_heads, gpu)
+    of = layer_attention(shape, new, 2 * rows, dtype, rows, max(2, shares), shares, tall=gpu.tall)
     queries, caches = of.lines * of.head_dim * size, shape.layer_bytes(cells) * size // 2
     store = pages.store(
         1, new, shape.q_heads, shape.kv_heads, of.head_dim, tables=1, pages=of.pages, dtype=dtype
@@ -92,18 +93,23 @@ def registers(launch: Launch) -> int:
     The compiler may do with fewer, or take more to load ahead.
     """
     values = dict(zip(launch.kernel.template, launch.template, strict=True))
-    dtype, head_dim = str(values.get("T", "float32")), int(values["D"])
-    cells = SUBBLOCK if _SIZES[dtype] == 2 else SUBBLOCK // 2
-    # Of a matrix a lane holds two numbers, of eight by eight.
-    queries = head_dim // 8 * _SIZES[dtype] // 2
-    scores = cells // 8 * 2
-    lines = int(values.get("LINES", 0))
+    size, head_dim = _SIZES[str(values.get("T", "float32"))], int(values["D"])
+    simdgroups, groups = int(values.get("SIMDS", 1)), int(values.get("GROUPS", 1))
+    # Of a matrix a lane holds two numbers; a head's columns stand in whole blocks of 32, or of 16.
+    blocks, steps = -(-head_dim // 32), -(-head_dim // 16) * 2
+    queries, scores = steps * size // 2, 2 * 2
+    # Queries, what is mixed of them, peaks and totals of two lines, and their orders.
+    running = queries + steps * 2 + 4 + 4
+    # Of sixteen bytes each, that a thread has asked for.
+    brought = 4 * -(-steps // simdgroups)
     held = {
-        # Running softmax and output; sums, also of the other half; pieces of keys and queries.
-        "decode": 6 * lines + 3 * lines + 16 + 8,
-        "prefill": queries + head_dim // 8 * 2 + scores + 4,
-        "mass": queries + 2 * scores + 4,
-        "merge": 8,
+        # Two cells, keys or values, beside what is in blocks.
+        "decode": 4 * blocks * (size // 2 + 2 + size) + 4 + 2 * scores,
+        # Four matrices of cells, by which all groups of lines are multiplied, and the next cells.
+        "prefill": groups * (running + scores) + 4 * size // 2 + 2 * brought,
+        "mass": max(brought, queries + scores + 6 + 4 * size // 2 + SUBBLOCK // 8 * 2 // size),
+        # Peak, total and four columns of each that is merged.
+        "merge": 6 * max(5, simdgroups),
     }.get(launch.kernel.name, 8)
     return 2 * (held + _ELSE)
 

@@ -36,32 +36,32 @@ class Fault:
 
 FAULTS = (
     Fault(
-        "a barrier is dropped: queries are read before all are there",
+        "a barrier is dropped: columns are joined before all simdgroups' are there",
         "decode",
         _FEW,
-        f"turned[i] = q * (scale * LOG2_E);\n        }}\n        {_BARRIER}",
-        "turned[i] = q * (scale * LOG2_E);\n        }",
+        f"{_BARRIER}\n        ROLLED",
+        "ROLLED",
     ),
     Fault(
         "a barrier is put where only some of the threads come by",
         "prefill",
         _MANY,
-        f"{_BARRIER}\n                if (busy) {{",
-        f"if (busy) {{\n                    {_BARRIER}",
+        f"{_BARRIER}\n            some_keys.put",
+        f"if (busy) {_BARRIER}\n            some_keys.put",
     ),
     Fault(
         "lines beyond the last are written, beyond the output's end",
         "decode",
         _FEW,
-        "index < of.sizes.lines()",
-        "true",
+        "first_line + line >= of.sizes.lines() ||",
+        "",
     ),
     Fault(
         "the page walk begins a row too late",
         "prefill",
         _MANY,
-        "row = segment.begin;",
-        "row = segment.begin + 1;",
+        "unit = segment.begin * (",
+        "unit = (segment.begin + 1) * (",
     ),
 )
 

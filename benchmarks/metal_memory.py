@@ -18,7 +18,7 @@ SHORTEST = 20
 def memory_over_units(
     backend: Backend, text: TextConfig, units: int, longest: int = 1000, budget: int = 3072
 ) -> dict[str, Any]:
-    """Bytes, in use and kept for reuse, over units and a few words after each, as a row.
+    """Bytes in use, and most that are kept for reuse, over units and a few words after each.
 
     Args:
         backend: of the model.
@@ -35,13 +35,21 @@ def memory_over_units(
     lengths = draw.integers(SHORTEST, longest + 1, fifth)
     ordered = np.concatenate([draw.permutation(lengths) for _ in range(-(-units // fifth))])
     held: list[int] = []
+    kept: list[int] = []
     for tokens in ordered[:units].tolist():
         logits = stream.read(tokens, pool[:, : embedded_rows(unit_block(tokens, 0))])
         stream.say(logits, int(draw.integers(1, 6)))
+        mx.synchronize()
+        # An array that is let go is kept whole, beyond the limit too, until the next allocation.
+        one = mx.zeros(1)
+        mx.eval(one)
         report = backend.memory()
-        held.append(report.measured + report.cached)
-    # The most, not the latest: what is kept for reuse goes up and down with the lengths.
+        del one
+        held.append(report.measured)
+        kept.append(report.cached)
     early, late = max(held[:fifth]), max(held[-fifth:])
+    limit = mx.set_cache_limit(0)
+    mx.set_cache_limit(limit)
     return {
         "units": units,
         "tokens": stream.position,
@@ -49,4 +57,6 @@ def memory_over_units(
         "last_bytes": late,
         "accounted_bytes": report.accounted,
         "growth": round(late / early, 6),
+        "kept_bytes": max(kept),
+        "kept_over_limit": round(max(kept) / limit, 6),
     }

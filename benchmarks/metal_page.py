@@ -51,7 +51,7 @@ def page(documents: Sequence[dict[str, Any]], faults: str) -> str:
     largest = max(int(line[2].replace(",", "")) for line in counted["resources"][1:])
     return TEXT.format(
         dtype=tables.DTYPE,
-        cores=tables.CORES,
+        cores=tables.GPU.cores,
         cuda=ran["CUDA"] or NOT_YET,
         metal=ran["Metal"] or "not by us; " + NOT_YET,
         machines="\n".join(map(_machine, documents)) or "No results file is there.",

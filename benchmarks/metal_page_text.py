@@ -13,7 +13,7 @@ says where their text has run, what that proves, and what to expect of a Mac.
 | where | what ran | state |
 |---|---|---|
 | CPU | the shipped text as C++, under a header that gives Metal's language | all tests on Linux |
-| NVIDIA | the shipped text by `mx.fast.cuda_kernel`, under a header that maps it to CUDA | {cuda} |
+| NVIDIA | the shipped text by `mx.fast.cuda_kernel`, under headers that map it to CUDA | {cuda} |
 | Apple | the shipped text as it is, by `mx.fast.metal_kernel` | {metal} |
 
 - **The CPU runner proves** what the text computes: every kernel equals the float64 oracle at odd
@@ -22,8 +22,11 @@ says where their text has run, what that proves, and what to expect of a Mac.
   barrier that some lanes do not reach, and an access beyond an input, an output or threadgroup
   memory, end it with the line of the text. Its signature is compared with the one that MLX writes.
 - **NVIDIA proves** the same under real concurrency, with the whole twin above it, and how time
-  grows with live cells. Its caches, its memory and its scheduler are not Apple's: a time there says
-  nothing of a time on a Mac.
+  grows with live cells. Products of matrices are the one part that a header of its own gives:
+  tensor cores take 16 cells by 16 columns, where `matrices.h` takes 8 by 8 four times. Its lanes
+  have twice the registers, so that they hold values beside keys, and sixteen lines of a prefill.
+  Its caches, its memory and its scheduler are not Apple's: a time there says nothing of a time on
+  a Mac.
 - **Neither proves** that Apple's compiler takes the text, that a lane holds what the text takes it
   to hold of an 8 by 8 matrix (the place that MLX's own kernels rely on), how many registers a
   kernel gets, or how fast it is. Only a Mac can.
@@ -48,8 +51,11 @@ GPU>.json`: that is the one to send back, with the last lines of `make test` if 
 Milliseconds are those of all layers named, in one graph, each layer's queries the output of the one
 before; medians of rounds in which both run in turns, caches read from memory. *MLX's* is
 `mx.fast.scaled_dot_product_attention` on a contiguous copy of the live cells; *ratio* is its time
-over ours. *host* is the time until all launches have been handed to the GPU: where it is almost
-all, that is what limits. *holes* is decode in an arena of which half of the pages are free.
+over ours. *wall* is the time from the first launch on until the GPU has finished, *host* that part
+of it in which launches are handed over: where it is almost all, the host is what limits. *GPU's* is
+what the graph takes on the GPU alone: it is handed over behind reads that take longer than the host
+does, and their time is taken off; `-` where the host was not done before them. *holes* is decode in
+an arena of which half of the pages are free.
 
 {attention}
 {figures}Writes to pages, and as *sum* or *max* the plain read that floors are taken from:

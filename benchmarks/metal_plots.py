@@ -27,10 +27,12 @@ def draw(rows: Sequence[Row], file: Path) -> None:
     for panel, shape in zip(panels.flat, shapes, strict=True):
         here = sorted((row for row in timed if row["shape"] == shape), key=lambda row: row["live"])
         cells = [row["live"] for row in here]
+        # The GPU's own time, or that on the wall where not all have it.
+        way = "gpu_ms" if all("gpu_ratio" in row for row in here) else "ms"
         # A large case may have had room for some of its layers.
         lines = {
-            "live pages": (_OURS, "o-", [_layer(row, "ours_ms") for row in here]),
-            "MLX's, contiguous": (_DENSE, "s-", [_layer(row, "dense_ms") for row in here]),
+            "live pages": (_OURS, "o-", [_layer(row, f"ours_{way}") for row in here]),
+            "MLX's, contiguous": (_DENSE, "s-", [_layer(row, f"dense_{way}") for row in here]),
             "reading alone": (_FLOOR, "--", [_layer(row, "floor_ms") for row in here]),
         }
         for name, (colour, style, times) in lines.items():

@@ -15,9 +15,12 @@ import numpy as np
 
 from benchmarks.live_cells import SHAPES, K, Live, Shape, scattered
 from benchmarks.metal_cases import Case, build
-from benchmarks.metal_contest import Pace, Run, contest, read_bandwidth, tidy
+from benchmarks.metal_claims import taken_ms
+from benchmarks.metal_clock import Pace
+from benchmarks.metal_contest import Run, contest, read_bandwidth, tidy
 from benchmarks.metal_memory import memory_over_units
 from benchmarks.metal_writes import move, store
+from metal_kernels.cutting import Gpu
 from omni_core.backend import PAGE, Backend
 from omni_core.model_config import TextConfig
 
@@ -72,7 +75,7 @@ class Size:
             stored=(700,),
             moved=(1024,),
             units=100,
-            pace=Pace(rounds=10, seconds=1.5),
+            pace=Pace(rounds=10, seconds=1.0),
         )
 
 
@@ -82,13 +85,13 @@ class Machine:
 
     Attributes:
         run: carries out launches.
-        cores: of the GPU.
+        gpu: how work is cut for it.
         capacity: bytes that it can hold.
         open_model: the whole twin with a small model, and that model's backbone.
     """
 
     run: Run
-    cores: int
+    gpu: Gpu
     capacity: int
     open_model: Callable[[], tuple[Backend, TextConfig]]
 
@@ -142,7 +145,7 @@ class Runs:
         old, own = -(-cells // PAGE), -(-new // PAGE)
         live = scattered(self.draw, cells, 2 * (old + own) if new else old * 5 // 4, new)
         layers = self._layers(shape, live.arena * PAGE + live.cells, live.cells, cold=bool(new))
-        case = build(shape, live, layers, self.machine.cores, dtype)
+        case = build(shape, live, layers, self.machine.gpu, dtype)
         row = {
             "layers": layers,
             "programs": case.of.programs,
@@ -158,14 +161,14 @@ class Runs:
         found: dict[str, Row] = {}
         for name, arena in (("full", pages), ("holed", 2 * pages)):
             live = scattered(self.draw, cells, arena)
-            case = build(shape, live, layers, self.machine.cores, dtype)
+            case = build(shape, live, layers, self.machine.gpu, dtype)
             found[name] = contest(case, self.machine.run, pace)
             del case
             tidy()
         row = {"layers": layers, **found["holed"]}
         if "ours_ms" in row and "ours_ms" in found["full"]:
             row["full_ms"] = found["full"]["ours_ms"]
-            row["over_full"] = row["ours_ms"] / row["full_ms"]
+            row["over_full"] = taken_ms(row) / taken_ms(found["full"])
         return row
 
     def store(self, shape: Shape, dtype: str, new: int, pace: Pace) -> Row:
@@ -186,7 +189,7 @@ class Runs:
 
     def _small(self, shape: Shape, live: Live, dtype: str) -> Case:
         layers = self._layers(shape, live.arena * PAGE, live.cells, cold=False)
-        return build(shape, live, layers, self.machine.cores, dtype)
+        return build(shape, live, layers, self.machine.gpu, dtype)
 
     def _layers(self, shape: Shape, held: int, read: int, cold: bool) -> int:
         """Layers of a case: the model's, or as many as there is room for.
@@ -246,7 +249,11 @@ def _short(row: Row) -> str:
     if "gb_moved_per_s" in row:
         return f"{row['ours_ms']:.3f} ms, {row['gb_moved_per_s']:,.0f} GB/s"
     if "growth" in row:
-        return f"{row['last_bytes'] / 1e6:,.1f} MB, {row['growth']:.4f} x the first fifth's"
+        used = f"{row['last_bytes'] / 1e6:,.1f} MB in use, {row['growth']:.4f} x the first fifth's"
+        return f"{used}; {row['kept_bytes'] / 1e6:,.1f} MB kept for reuse"
     over = f", {row['over_full']:.3f} x full" if "over_full" in row else ""
     said = f"ours {row['ours_ms']:.3f} ms, MLX {row['dense_ms']:.3f} ms, {row['ratio']:.2f} x"
+    if "gpu_ratio" in row:
+        said += f"; of the GPU {row['ours_gpu_ms']:.3f} and {row['dense_gpu_ms']:.3f} ms"
+        said += f", {row['gpu_ratio']:.2f} x"
     return said + over

@@ -10,7 +10,15 @@ BOUNDS = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 1e-4}
 
 
 def layer_attention(
-    shape: Shape, count: int, pages: int, dtype: str, rows: int, segments: int, programs: int
+    shape: Shape,
+    count: int,
+    pages: int,
+    dtype: str,
+    rows: int,
+    segments: int,
+    programs: int,
+    *,
+    tall: bool,
 ) -> Attention:
     """A layer's attention, one table and one stream, without a bias."""
     return Attention(
@@ -26,4 +34,5 @@ def layer_attention(
         segments=segments,
         programs=programs,
         biased=False,
+        tall=tall,
     )

@@ -8,16 +8,18 @@ from typing import Any
 from benchmarks.live_cells import SHAPES, K, Shape
 from benchmarks.metal_chips import CHIPS, occupancy
 from benchmarks.metal_counts import Counted, launches, moved, registers, threadgroup_memory
+from metal_kernels.cutting import Gpu
 
 Table = list[list[str]]
 Document = dict[str, Any]
 DTYPE = "bfloat16"
-CORES = 10
-"""Of a plain chip's GPU."""
+GPU = Gpu(10)
+"""A plain chip's."""
 STEPS = ((1, 3 * K), (1, 32 * K), (79, 3 * K), (700, 3 * K), (2300, 3 * K))
 """New tokens, and the live cells before them."""
 _LIVE = (3 * K, 8 * K, 32 * K)
 _PREFILL = (700, 3 * K)
+_GPU_TIMES = ("ours_gpu_ms", "dense_gpu_ms")
 _TIMES = ("ours_ms", "ours_host_ms", "dense_ms", "dense_host_ms")
 
 
@@ -27,7 +29,7 @@ def resources(shapes: Sequence[Shape] = SHAPES) -> Table:
     found: dict[str, list[str]] = {}
     for shape in shapes:
         for new, live in STEPS:
-            listed = launches(shape, new, live, CORES, DTYPE)
+            listed = launches(shape, new, live, GPU, DTYPE)
             for counted in [*listed, moved(shape, 64, DTYPE)]:
                 launch = counted.launch
                 if launch.variant in found:
@@ -53,7 +55,7 @@ def work(shapes: Sequence[Shape] = SHAPES) -> Table:
     for shape in shapes:
         told: dict[tuple[str, str], Counted] = {}
         for new, live in STEPS:
-            for counted in launches(shape, new, live, CORES, DTYPE):
+            for counted in launches(shape, new, live, GPU, DTYPE):
                 told.setdefault((counted.launch.kernel.name, counted.what), counted)
         told["move", ""] = moved(shape, 64, DTYPE)
         for (name, _), counted in told.items():
@@ -83,7 +85,7 @@ def expected_decode(shapes: Sequence[Shape] = SHAPES) -> Table:
                 chip.name,
                 f"{chip.bandwidth:g}",
                 *(
-                    f"{_read_ms(shape, live, chip.cores, chip.bandwidth):.2f}"
+                    f"{_read_ms(shape, live, Gpu(chip.cores), chip.bandwidth):.2f}"
                     for shape, live in asked
                 ),
             ]
@@ -121,11 +123,8 @@ def attention(documents: Sequence[Document]) -> Table:
         "new",
         "live",
         "layers",
-        "ms",
-        "host",
-        "MLX's ms",
-        "host",
-        "ratio",
+        *("GPU's ms", "MLX's", "ratio"),
+        *("wall", "host", "MLX's", "host", "ratio"),
     ]
     lines = [
         [
@@ -136,6 +135,8 @@ def attention(documents: Sequence[Document]) -> Table:
             f"{row['new']:,}",
             f"{row['live']:,}",
             f"{row['layers']}",
+            *(f"{row[key]:.3f}" if key in row else "-" for key in _GPU_TIMES),
+            f"{row['gpu_ratio']:.2f}" if "gpu_ratio" in row else "-",
             *(f"{row[key]:.3f}" if key in row else "-" for key in _TIMES),
             f"{row['ratio']:.2f}" if "ratio" in row else "-",
         ]
@@ -181,9 +182,9 @@ def claimed(documents: Sequence[Document]) -> Table:
     ]
 
 
-def _read_ms(shape: Shape, live: int, cores: int, bandwidth: float) -> float:
+def _read_ms(shape: Shape, live: int, gpu: Gpu, bandwidth: float) -> float:
     """Of all layers: the caches, and what programs find written and read again."""
-    listed = launches(shape, 1, live - 1, cores, DTYPE)
+    listed = launches(shape, 1, live - 1, gpu, DTYPE)
     some = [one for one in listed if one.launch.kernel.name in ("decode", "merge")]
     return shape.layers * sum(one.read + one.written for one in some) / bandwidth / 1e6
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.metal_cases import Case
-from benchmarks.metal_contest import Pace, Run, alternated
+from benchmarks.metal_clock import Pace, alternated
+from benchmarks.metal_contest import Run
 from benchmarks.metal_shapes import BOUNDS
 from metal_kernels import pages
 from metal_kernels.launch import CONSTANT_BELOW

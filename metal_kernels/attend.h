@@ -3,10 +3,10 @@
 #pragma once
 #include "cells.h"
 
-// Before loops over what must lie in registers, and before loops of which two turns side by side
-// keep memory busy and more would not fit there.
+// Before loops over what must lie in registers, and before loops whose turns side by side would only
+// be more text: what does not fit the instruction cache is read again each time.
 #define UNROLL _Pragma("unroll")
-#define UNROLL_TWO _Pragma("unroll 2")
+#define ROLLED _Pragma("unroll 1")
 
 // The peak of a query that has seen nothing yet, and the score of a cell that it does not see. Both
 // are finite, and so is each difference of the two: a cell that is not seen weighs exactly 0.
@@ -94,6 +94,20 @@ struct Row {
 inline Row row_at(const device int64_t* rows, int index) {
     const uint4 words = *reinterpret_cast<const device uint4*>(rows + Offset(index) * 2);
     return Row{words.x, words.y, words.z, words.w};
+}
+
+// A part of a subblock's cells.
+struct Piece {
+    uint subblock;
+    int first;   // cell of the subblock
+    uint alive;  // a bit for each cell, from the first on
+};
+
+inline Piece piece_of(Row row, int place, int cells) {
+    const bool later = place >= SUBBLOCK;
+    const int first = place % SUBBLOCK;
+    return Piece{
+        row.subblock(later), first, (row.alive(later) >> first) & (0xffffffffu >> (32 - cells))};
 }
 
 // Where a key head's cells of one stream begin, and where from there a subblock does.

@@ -1,4 +1,4 @@
-"""Launches of attention over live pages: few queries by lanes, many by matrices, then a merge.
+"""Launches of attention over live pages: of few queries, of many, and a merge behind both.
 
 What a kernel is handed is the listing of :mod:`omni_core.paging.listing` as it stands, padded where
 it is short. Grouped query heads share each read of a key.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from metal_kernels.cutting import LINES, tiling
 from metal_kernels.launch import CONSTANT_BELOW, SIMDGROUP, Array, Kernel, Launch, grid_of, spread
 from omni_core.backend import PAGE
 from omni_core.paging.listing import Listing
@@ -24,24 +25,12 @@ INPUTS = (
 
 _CONSTANTS = frozenset({"numbers", "scale"})
 
-DECODE = Kernel("decode", INPUTS, ("out", "sums"), ("T", "O", "D", "LINES", "SIMDS"), _CONSTANTS)
-PREFILL = Kernel("prefill", INPUTS, ("out", "sums"), ("T", "O", "D", "SIMDS"), _CONSTANTS)
-MERGE = Kernel(
-    "merge",
-    ("found", "found_sums", "numbers"),
-    ("out", "sums"),
-    ("O", "D", "SIMDS"),
-    frozenset({"numbers"}),
-)
+DECODE = Kernel("decode", INPUTS, ("out", "sums"), ("T", "O", "D", "SIMDS"), _CONSTANTS)
+PREFILL = Kernel("prefill", INPUTS, ("out", "sums"), ("T", "O", "D", "GROUPS", "SIMDS"), _CONSTANTS)
+MERGE = Kernel("merge", ("found", "found_sums"), ("out", "sums"), ("O", "D", "SIMDS"))
 
-_LINES = 8
-"""A query and a head each, that a simdgroup holds: as many as its registers have room for."""
-
-_MOST_SHARES = 96
-"""Programs of a listing: more have more to merge than they save."""
-
-_GROUPS_A_CORE = 6
-"""Threadgroups that a core should have to choose from."""
+_SLICE = 32
+"""Columns of a head that a threadgroup merges."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +46,7 @@ class Attention:
         rows, segments: of the listing as :func:`padded_listing` gives it.
         programs: that the rows are dealt out to.
         biased: whether any cell carries a bias.
+        tall: whether the GPU has registers for more lines, see :class:`~metal_kernels.cutting.Gpu`.
     """
 
     tables: int
@@ -71,6 +61,7 @@ class Attention:
     segments: int
     programs: int
     biased: bool
+    tall: bool = False
 
     def __post_init__(self) -> None:
         if self.head_dim % 8 or not 8 <= self.head_dim <= 4 * SIMDGROUP:
@@ -101,16 +92,18 @@ def attend(of: Attention) -> Launch:
     - ``rows``, ``bounds``, ``segments`` and ``query_order`` of :func:`padded_listing`;
     - ``order int64[pages, PAGE]``, and ``bias float32[pages, PAGE]``, added to the scaled scores,
       or :data:`NO_BIAS`;
-    - ``numbers`` of :func:`numbers`, and ``scale float32[1]``, a factor on the dot products.
+    - ``numbers`` of :func:`numbers`, and ``scale`` of :func:`factor`.
 
     It gives ``out [streams, T, q_heads, head_dim]``, exactly 0 where nothing is seen, and ``sums
     float32[streams, T, q_heads]``, log-sum-exps to base 2, -inf there. Of several programs it gives
     both for each, in float32, without a meaning to anybody but :func:`merge`.
     """
-    cut = tiling(of.count, of.group)
+    cut = tiling(of.count, of.group, of.tall)
     shared = of.programs > 1
     made = "float32" if shared else of.dtype
-    template = (of.dtype, made, of.head_dim, *((cut.lines,) if cut.few else ()), cut.simdgroups)
+    groups = cut.lines // (cut.simdgroups * LINES)
+    split = (cut.simdgroups,) if cut.few else (groups, cut.simdgroups)
+    template = (of.dtype, made, of.head_dim, *split)
     tiles = spread(of.count * of.group, cut.lines)
     threads = (cut.simdgroups * SIMDGROUP, 1, 1)
     arena = Array((of.streams, of.pages, of.kv_heads, PAGE, of.head_dim), of.dtype)
@@ -125,7 +118,7 @@ def attend(of: Attention) -> Launch:
         Array((of.pages, PAGE) if of.biased else NO_BIAS.shape, "float32"),
         Array((max(CONSTANT_BELOW, of.count),), "int64"),
         Array((_NUMBERS,), "int32"),
-        Array((1,), "float32"),
+        Array((_SCALE,), "float32"),
     )
     found = (of.programs * of.lines, of.head_dim) if shared else of.out
     sums = (max(CONSTANT_BELOW, of.programs * of.lines),) if shared else of.out[:-1]
@@ -142,58 +135,19 @@ def attend(of: Attention) -> Launch:
 def merge(of: Attention) -> Launch:
     """The launch behind :func:`attend` where there are programs to merge.
 
-    Its inputs: ``found`` and ``found_sums``, what attention gave, and ``numbers int32[1]``, the
-    programs. It gives ``out`` and ``sums``.
+    Its inputs: ``found`` and ``found_sums``, what attention gave. It gives ``out`` and ``sums``.
     """
-    simdgroups = min(4, of.programs)
+    # Sixteen programs each.
+    simdgroups = next((many for many in (1, 4) if of.programs <= 16 * many), 8)
     threads = (simdgroups * SIMDGROUP, 1, 1)
     return Launch(
         MERGE,
         (of.dtype, of.head_dim, simdgroups),
-        grid_of((of.lines, 1, 1), threads),
+        grid_of((of.lines, spread(of.head_dim, _SLICE), 1), threads),
         threads,
-        (*attend(of).outputs, Array((1,), "int32")),
+        attend(of).outputs,
         (Array(of.out, of.dtype), Array(of.out[:-1], "float32")),
     )
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How a launch is cut.
-
-    Attributes:
-        few: whether lanes hold the queries, not matrices.
-        lines: a query and a head each, that a threadgroup takes.
-        simdgroups: of a threadgroup.
-    """
-
-    few: bool
-    lines: int
-    simdgroups: int
-
-
-def tiling(count: int, group: int) -> Tiling:
-    """How ``count`` queries of ``group`` heads a key head are cut."""
-    lines = count * group
-    if count <= 4 or lines <= _LINES:
-        return Tiling(True, spread(lines, spread(lines, _LINES)), 4)
-    simdgroups = 4 if lines <= 4 * _LINES else 8
-    return Tiling(False, simdgroups * _LINES, simdgroups)
-
-
-def programs(count: int, group: int, heads: int, cores: int, tables: int = 1) -> int:
-    """Programs to share a listing, so that the GPU is full whatever is alive.
-
-    Args:
-        count, group: as for :func:`tiling`.
-        heads: key heads times streams.
-        cores: of the GPU.
-        tables: shifts of position.
-    """
-    tiles = spread(count * group, tiling(count, group).lines) * heads
-    shares = min(_MOST_SHARES, max(1, _GROUPS_A_CORE * cores // tiles))
-    # Each table takes whole programs, and so do its rows of old and new tokens.
-    return shares if shares == 1 else shares + 2 * tables - 1
 
 
 NO_BIAS = np.zeros(CONSTANT_BELOW, np.float32)
@@ -206,6 +160,18 @@ def numbers(of: Attention) -> Int32:
     """The input of that name, sizes of the launch."""
     listed = [of.count, of.kv_heads, of.group, of.segments, of.pages, of.biased]
     return np.asarray(listed, np.int32)
+
+
+def factor(scale: float) -> npt.NDArray[np.float32]:
+    """The input ``scale``: a factor on the dot products, more than once.
+
+    MLX's CUDA backend keeps what takes 8 bytes or fewer in the host's memory, and each threadgroup
+    would wait for the bus.
+    """
+    return np.full(_SCALE, scale, np.float32)
+
+
+_SCALE = 3
 
 
 def padded_listing(

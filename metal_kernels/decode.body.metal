@@ -1,5 +1,5 @@
-threadgroup float4 memory[decode_floats(D, LINES, SIMDS) / 4];
-decode<T, O, D, LINES, SIMDS>(
+threadgroup float4 memory[decode_floats(D, SIMDS) / 4];
+decode<T, O, D, SIMDS>(
     queries,
     keys,
     values,

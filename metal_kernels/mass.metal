@@ -9,27 +9,44 @@
 // Above every sum: of a query that gives nothing.
 constant constexpr float NOTHING = 1e30f;
 
-// What a simdgroup's lines give to two neighbours of each eight cells, added up over the lines.
-template <typename T, int D, int BLOCKS>
+// Dot products of eight lines and sixteen cells in threadgroup memory.
+template <typename T, int D>
+inline void dot_cells(
+    thread Factor<T>* queries,
+    const threadgroup T* keys,
+    uint lane,
+    thread simdgroup_matrix<float, 8, 8>* scores) {
+    scores[0] = matrix_of(0.0f, 0.0f);
+    scores[1] = matrix_of(0.0f, 0.0f);
+    UNROLL for (int step = 0; step < tile_steps(D); step += 2) {
+        Keys<T> quad = load_quad<Keys<T>, T>(keys + step * 8, tile_pitch(D, sizeof(T)), lane);
+        score(scores, quad, queries + step);
+    }
+}
+
+// What a simdgroup's lines give to the lane's cells, two of each sixteen, added up over the lines.
+template <typename T, int D>
 inline void mass_take(
-    thread simdgroup_matrix<T, 8, 8>* queries,
+    thread Factor<T>* queries,
     const threadgroup T* keys,
     const threadgroup float* added,
     const threadgroup int64_t* ages,
     bool in_part,
-    int64_t mine,
+    const thread int64_t* mine,
     float factor,
-    float sum,
-    int column,
+    const thread float* sums,
+    uint lane,
     thread float* given) {
-    simdgroup_matrix<float, 8, 8> scores[BLOCKS];
-    dot_cells<T, D, BLOCKS>(queries, keys, scores);
-    UNROLL for (int j = 0; j < BLOCKS; ++j) {
-        UNROLL for (int e = 0; e < 2; ++e) {
-            const int cell = j * 8 + column + e;
-            const bool seen = !in_part || ages[cell] <= mine;
-            const float score = scores[j].thread_elements()[e] * factor + added[cell];
-            given[j * 2 + e] += seen ? fast::exp2(score - sum) : 0.0f;
+    UNROLL for (int first = 0; first < tile_cells(sizeof(T)); first += TURN) {
+        simdgroup_matrix<float, 8, 8> scores[2];
+        dot_cells<T, D>(queries, keys + first * tile_pitch(D, sizeof(T)), lane, scores);
+        const Sight sight = sight_of(added + first, ages + first, in_part, mine, lane);
+        UNROLL for (int i = 0; i < 2; ++i) {
+            UNROLL for (int e = 0; e < 2; ++e) {
+                const bool seen = (sight.seen >> (e * 2 + i)) & 1u;
+                const float score = scores[i].thread_elements()[e] * factor + sight.added[i];
+                given[first / 8 + i] += seen ? fast::exp2(score - sums[e]) : 0.0f;
+            }
         }
     }
 }
@@ -61,7 +78,6 @@ inline void mass(
     uint simdgroup,
     uint lane) {
     constexpr int cells = tile_cells(sizeof(T));
-    constexpr int blocks = cells / 8;
     threadgroup T* near_keys = reinterpret_cast<threadgroup T*>(key_words);
     const Program of = program_of(numbers, group, groups);
     const Sizes sizes = of.sizes;
@@ -69,7 +85,6 @@ inline void mass(
     sums += of.lines_before(0);
     given += Offset(group.y) * listed_rows * PAGE;
     const uint thread_index = simdgroup * 32u + lane;
-    const int column = lane_column(lane);
     for (int index = of.first_segment; index <= of.last_segment; ++index) {
         const Segment segment = segment_at(segments, index);
         const device T* turned =
@@ -81,34 +96,41 @@ inline void mass(
                 const Piece piece = piece_of(two, next, cells);
                 if (piece.alive == 0u) continue;
                 const Offset at = subblock_offset(piece.subblock, sizes, D) + piece.first * D;
-                stage_cells<T, D>(keys + at, piece.alive, near_keys, thread_index, SIMDS * 32);
+                Brought<T, D, SIMDS * 32> some_keys;
+                some_keys.ask(keys + at, piece.alive, thread_index);
                 stage_sight(
                     piece, cells, order, bias, sizes.biased, in_part, added, ages, thread_index);
+                some_keys.put(near_keys, thread_index);
                 threadgroup_barrier(mem_flags::mem_threadgroup);
-                float mine[blocks * 2];
-                UNROLL for (int i = 0; i < blocks * 2; ++i) mine[i] = 0.0f;
+                float taken[cells / 8];
+                UNROLL for (int i = 0; i < cells / 8; ++i) taken[i] = 0.0f;
                 const int last = sizes.lines() - 1;
-                for (int first = int(simdgroup) * 8; first <= last; first += SIMDS * 8) {
-                    const int64_t newest = query_order[min(first + 7, last) / sizes.group];
+                for (int first = int(simdgroup) * LINES; first <= last; first += SIMDS * LINES) {
+                    const int64_t newest = query_order[min(first + LINES - 1, last) / sizes.group];
                     if (in_part && bounds[Offset(row) * 2] > newest) continue;
-                    const int line = first + lane_row(lane);
-                    const bool real = line <= last;
-                    const Offset place = line_place(of, min(line, last));
-                    const float sum = sums[place];
-                    simdgroup_matrix<T, 8, 8> eight[D / 8];
-                    load_lines<T, D>(turned + place * D, real, column, eight);
-                    mass_take<T, D, blocks>(
-                        eight, near_keys, added, ages, in_part,
-                        query_order[min(line, last) / sizes.group], scale * LOG2_E,
-                        real && sum > UNSEEN ? sum : NOTHING, column, mine);
+                    const int line = min(first + lane_row(lane), last);
+                    Factor<T> eight[tile_steps(D)];
+                    load_lines<T, D>(
+                        turned + Offset(line_place(of, line)) * D, first + lane_row(lane) <= last,
+                        lane, eight);
+                    int64_t mine[2];
+                    float whole[2];
+                    UNROLL for (int e = 0; e < 2; ++e) {
+                        const int own = first + lane_column(lane) + e;
+                        mine[e] = query_order[min(own, last) / sizes.group];
+                        const float sum = sums[line_place(of, min(own, last))];
+                        whole[e] = own <= last && sum > UNSEEN ? sum : NOTHING;
+                    }
+                    mass_take<T, D>(
+                        eight, near_keys, added, ages, in_part, mine, scale * LOG2_E, whole, lane,
+                        taken);
                 }
-                // Lanes of the same columns, then simdgroups.
-                UNROLL for (int i = 0; i < blocks * 2; ++i) {
-                    mine[i] += simd_shuffle_xor(mine[i], ushort(2));
-                    mine[i] += simd_shuffle_xor(mine[i], ushort(4));
-                    mine[i] += simd_shuffle_xor(mine[i], ushort(16));
-                    if (lane_row(lane) == 0) {
-                        joined[int(simdgroup) * SUBBLOCK + (i / 2) * 8 + column + i % 2] = mine[i];
+                // Lanes of the same cells, then simdgroups.
+                UNROLL for (int i = 0; i < cells / 8; ++i) {
+                    taken[i] += simd_shuffle_xor(taken[i], ushort(1));
+                    taken[i] += simd_shuffle_xor(taken[i], ushort(8));
+                    if (lane_column(lane) == 0) {
+                        joined[int(simdgroup) * SUBBLOCK + i * 8 + lane_row(lane)] = taken[i];
                     }
                 }
                 threadgroup_barrier(mem_flags::mem_threadgroup);

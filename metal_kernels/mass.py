@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metal_kernels.attention import INPUTS, Attention, attend
+from metal_kernels.cutting import LINES
 from metal_kernels.launch import CONSTANT_BELOW, SIMDGROUP, Array, Kernel, Launch, grid_of, spread
 from omni_core.backend import PAGE, SUBBLOCK
 from omni_core.paging.listing import Listing
@@ -24,9 +25,6 @@ MASS = Kernel(
     frozenset({"numbers", "scale", "listed_rows"}),
 )
 
-_LINES = 8
-"""A query and a head each, that a simdgroup takes."""
-
 
 def mass(of: Attention) -> Launch:
     """The launch behind :func:`metal_kernels.attention.attend` and its merge.
@@ -37,9 +35,9 @@ def mass(of: Attention) -> Launch:
     queries and the heads of a group, written only where :func:`live_places` says.
     """
     lines = of.count * of.group
-    simdgroups = min(8, spread(lines, _LINES))
+    simdgroups = min(8, spread(lines, LINES))
     threads = (simdgroups * SIMDGROUP, 1, 1)
-    parts = spread(lines, simdgroups * _LINES)
+    parts = spread(lines, simdgroups * LINES)
     read = dict(zip(INPUTS, attend(of).inputs, strict=True))
     more = {
         "sums": Array((max(CONSTANT_BELOW, of.lines),), "float32"),

@@ -2,7 +2,7 @@ threadgroup uint4 key_words[tile_words(D, sizeof(T))];
 threadgroup uint4 value_words[tile_words(D, sizeof(T))];
 threadgroup float added[SUBBLOCK];
 threadgroup int64_t ages[SUBBLOCK];
-prefill<T, O, D, SIMDS>(
+prefill<T, O, D, GROUPS, SIMDS>(
     queries,
     keys,
     values,

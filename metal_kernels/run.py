@@ -49,7 +49,8 @@ def _built(kernel: Kernel, variant: str, metal: bool) -> Callable[..., list[mx.a
         # Without a GPU it cannot run, but MLX writes its text.
         built = mx.fast.metal_kernel(variant, *names, text.body, text.header)
     else:
-        header = read("cuda_dialect.h") + text.header + read("cuda_body.h")
+        dialect = read("cuda_dialect.h") + read("cuda_matrices.h")
+        header = dialect + text.header + read("cuda_body.h")
         built = mx.fast.cuda_kernel(variant, *names, text.body, header)
     return cast("Callable[..., list[mx.array]]", built)
 

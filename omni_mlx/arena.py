@@ -21,6 +21,9 @@ class Arena:
     ``[streams, pages * kv_heads * PAGE, head_dim]``. MLX arrays are values; a scatter writes in
     place only where nothing else holds the array and no kernel in flight reads it. So each array is
     written once between two evaluations, by the only reference to it.
+
+    Sealed pages of a layer are ``uint8[streams, sealed_pages, kv_heads, bytes]``; no arrays where
+    there are none.
     """
 
     def __init__(self, layout: ArenaLayout, dtype: mx.Dtype) -> None:
@@ -28,7 +31,11 @@ class Arena:
         shape = (layout.streams, layout.pages * layout.kv_heads * PAGE, layout.head_dim)
         self.keys = [mx.zeros(shape, dtype) for _ in range(layout.layers_per_group)]
         self.values = [mx.zeros(shape, dtype) for _ in range(layout.layers_per_group)]
-        mx.eval(self.keys, self.values)
+        self.sealed: list[mx.array] = []
+        if layout.sealed_pages:
+            stored = (layout.streams, layout.sealed_pages, layout.kv_heads, layout.sealed.bytes)
+            self.sealed = [mx.zeros(stored, mx.uint8) for _ in range(layout.layers_per_group)]
+        mx.eval(self.keys, self.values, self.sealed)
 
     def rows(self, cells: Int32) -> mx.array:
         """Rows ``int32[kv_heads, n]`` of cells ``int32[n]``."""
@@ -44,6 +51,14 @@ class Arena:
     def read(self, layer: int, rows: mx.array) -> tuple[mx.array, mx.array]:
         """Keys and values ``[streams, kv_heads, n, head_dim]``, a copy of these rows alone."""
         return mx.take(self.keys[layer], rows, axis=1), mx.take(self.values[layer], rows, axis=1)
+
+    def read_sealed(self, layer: int, pages: mx.array) -> mx.array:
+        """Bytes ``[streams, n, kv_heads, bytes]`` of pages, counted from the first sealed one."""
+        return mx.take(self.sealed[layer], pages, axis=1)
+
+    def write_sealed(self, layer: int, pages: mx.array, stored: mx.array) -> None:
+        """Store what :meth:`read_sealed` gave."""
+        self.sealed[layer][:, pages] = stored
 
     def copy(self, source: Int32, target: Int32) -> None:
         """Copy cells in all layers; a target may be another's source."""
@@ -61,7 +76,7 @@ class Arena:
 
     def settle(self, *others: mx.array) -> None:
         """Carry out all pending writes, and whatever else is named."""
-        _carry_out([self.keys, self.values, *others])
+        _carry_out([self.keys, self.values, self.sealed, *others])
 
 
 def _carry_out(arrays: list[Any]) -> None:

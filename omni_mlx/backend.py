@@ -21,7 +21,7 @@ from omni_core.backend import (
     StepResult,
 )
 from omni_core.checkpoints import Checkpoint
-from omni_core.errors import BackendError, BudgetError
+from omni_core.errors import BackendError, BudgetError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import TableMirror
@@ -37,10 +37,12 @@ from omni_core.units import Int32
 from omni_mlx import self_check
 from omni_mlx.arena import Arena
 from omni_mlx.backbone import Backbone
-from omni_mlx.devices import ComputeDevice, choose_device, cores
+from omni_mlx.devices import ComputeDevice, choose_device, gpu
 from omni_mlx.encoders.audio import AudioTower
 from omni_mlx.encoders.vision import VisionTower
 from omni_mlx.paged import Kernels, PagedAttention
+from omni_mlx.pools import PoolsAttention
+from omni_mlx.sealing import Sealer, tables_of
 from omni_mlx.step import StepAttention
 from omni_mlx.weights import Part, load_parts
 
@@ -90,6 +92,8 @@ class MlxBackend:
         self._arena: Arena | None = None
         self._mirror: TableMirror | None = None
         self._kernels: Kernels | None = None
+        self._tables = partial(tables_of, checkpoint, self._config.text)
+        self._sealer: Sealer | None = None
         self.allocations = 0
         prefix = self._config.prefix
         check_weights(checkpoint, self._config)
@@ -105,7 +109,7 @@ class MlxBackend:
             self._weight_bytes = load_parts(parts, checkpoint, dtype, device.capacity)
             self._fault: str | None = None
             if not device.is_cpu:
-                self._fault = self_check.fault(self._config.text, dtype, cores(), run)
+                self._fault = self_check.fault(self._config.text, dtype, gpu(), run)
             mx.clear_cache()
 
     @property
@@ -126,9 +130,10 @@ class MlxBackend:
         Raises:
             BudgetError: the device cannot hold it beside the weights.
             PlanError: it is laid out for another model.
+            OmniError: what the checkpoint says of sealing is damaged, or of another model.
         """
-        check_layout(layout, self._config.text, self._streams)
-        self._arena = self._mirror = self._kernels = None
+        check_layout(layout, self._config.text, self._streams, seals=True)
+        self._arena = self._mirror = self._kernels = self._sealer = None
         self.allocations += 1
         needed = layout.bytes(self.element)
         if self._weight_bytes + needed > self._device.capacity:
@@ -139,8 +144,11 @@ class MlxBackend:
             )
         with self._device.running("allocating the cache"):
             self._arena = Arena(layout, self._dtype)
-            if not self._device.is_cpu and self._fault is None:
-                self._kernels = Kernels(self._config.text, layout, cores(), run)
+            if layout.sealed_pages:
+                # Steps over sealed pages have no kernels here: operations read both pools.
+                self._sealer = Sealer(layout, self._tables())
+            elif not self._device.is_cpu and self._fault is None:
+                self._kernels = Kernels(self._config.text, layout, gpu(), run)
         self._mirror = TableMirror(layout)
         held = self.memory().accounted
         spare = max(_CACHE_FLOOR, held // _CACHE_SHARE)
@@ -193,15 +201,19 @@ class MlxBackend:
         mirror.commit(plan)
         return StepResult(answer, mass)
 
-    def _attention(self, plan: StepPlan) -> StepAttention | PagedAttention:
+    def _attention(self, plan: StepPlan) -> StepAttention | PagedAttention | PoolsAttention:
         """By kernels on a GPU that runs them, elsewhere spelled out in MLX's operations."""
         arena, mirror = self._ready()
+        if self._sealer is not None:
+            return PoolsAttention(plan, mirror, arena, self._sealer, self._config.text)
         if self._kernels is not None:
             return PagedAttention(plan, mirror, arena, self._kernels)
         dtype = mx.float32 if self._device.is_cpu else self._dtype
         return StepAttention(plan, mirror.preview(plan), arena, self._config.text, dtype)
 
-    def _run(self, hidden: mx.array, attention: StepAttention | PagedAttention) -> mx.array:
+    def _run(
+        self, hidden: mx.array, attention: StepAttention | PagedAttention | PoolsAttention
+    ) -> mx.array:
         arena, _ = self._ready()
         text, layers = self._config.text, arena.layout.layers_per_group
         streams, tokens, _ = hidden.shape
@@ -227,9 +239,17 @@ class MlxBackend:
         return mx.where(mx.array(media)[:, None], given.astype(hidden.dtype), hidden)
 
     def move(self, plan: MovePlan) -> None:
-        """Copy cells, then change the page tables."""
+        """Seal and copy cells, then change the page tables.
+
+        Raises:
+            BackendError: what is to be sealed holds a number that is not finite; no cell has
+                changed.
+        """
         arena, mirror = self._ready()
         mirror.check(plan)
+        if self._sealer and len(plan.seals):
+            with self._device.running("sealing"):
+                self._sealer.seal(arena, plan, mirror)
         if plan.source.size:
             with self._device.running("a move"):
                 if self._kernels is not None:
@@ -256,6 +276,18 @@ class MlxBackend:
             arena.write(layer % arena.layout.layers_per_group, arena.rows(cells), *stored)
             arena.settle()
 
+    def read_sealed(self, layer: int, pages: Int32) -> npt.NDArray[np.uint8]:
+        """Sealed pages ``uint8[streams, n, kv_heads, bytes]`` of a model's layer."""
+        arena, sealer = self._sealing()
+        with self._device.running("saving the cache"):
+            return sealer.read(arena, layer % arena.layout.layers_per_group, pages)
+
+    def write_sealed(self, layer: int, pages: Int32, stored: npt.NDArray[np.uint8]) -> None:
+        """Store what :meth:`read_sealed` gave."""
+        arena, sealer = self._sealing()
+        with self._device.running("restoring the cache"):
+            sealer.write(arena, layer % arena.layout.layers_per_group, pages, stored)
+
     def restore(self, plan: RestorePlan) -> None:
         """Take page tables over for cells that have been written."""
         _, mirror = self._ready()
@@ -265,11 +297,12 @@ class MlxBackend:
     def memory(self) -> MemoryReport:
         """Memory now, by MLX's own count."""
         arena = self._arena.layout.bytes(self.element) if self._arena else 0
+        tables = self._sealer.bytes if self._sealer else 0
         return MemoryReport(
             measured=mx.get_active_memory(),
             cached=mx.get_cache_memory(),
             peak=mx.get_peak_memory(),
-            accounted=self._weight_bytes + arena,
+            accounted=self._weight_bytes + arena + tables,
             source="mlx",
         )
 
@@ -277,6 +310,12 @@ class MlxBackend:
         if self._arena is None or self._mirror is None:
             raise BackendError("no arena yet; call allocate first")
         return self._arena, self._mirror
+
+    def _sealing(self) -> tuple[Arena, Sealer]:
+        arena, _ = self._ready()
+        if self._sealer is None:
+            raise PlanError("the arena has no sealed pages; allocate one with some first")
+        return arena, self._sealer
 
 
 def _bits(array: mx.array) -> npt.NDArray[Any]:

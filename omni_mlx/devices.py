@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import mlx.core as mx
 
+from metal_kernels.cutting import Gpu
 from omni_core.errors import BackendError
 
 # MLX keeps one default device for the whole process, and its layers take no device of their own. So
 # a call makes its device the default while it runs, and calls of several backends take turns.
 _turn = threading.RLock()
 
-_CORES = {"Ultra": 72, "Max": 36, "Pro": 18, "Apple": 10}
-"""Of such chips among M1 to M4, the first whose word is in the name."""
+_APPLE = {"Ultra": 72, "Max": 36, "Pro": 18, "Apple": 10}
+"""Cores of such chips among M1 to M4, the first whose word is in the name."""
+
+_NVIDIA = {
+    **{"H100 PCIe": 114, "H100": 132, "H200": 132, "GH200": 132, "B200": 148, "A100": 108},
+    **{"L40": 142, "L4": 58, "A10": 72, "5090": 170, "4090": 128, "3090": 82},
+}
+"""Multiprocessors, likewise; 80 elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,20 @@ def _gpu() -> ComputeDevice:
     return ComputeDevice(mx.gpu, f"{info.get('device_name', 'gpu')} ({system})", capacity)
 
 
-def cores() -> int:
-    """Cores of the GPU, or multiprocessors, which MLX does not tell: what its name lets one expect.
+def gpu() -> Gpu:
+    """How kernels are to be cut for the GPU.
 
-    It decides how work is cut, not what comes out.
+    MLX does not tell how many cores or multiprocessors it has: it is what its name lets one expect.
     """
     name = str(mx.device_info(mx.gpu).get("device_name", ""))
-    return next((count for word, count in _CORES.items() if word in name), 64)
+    if "Apple" in name:
+        return Gpu(_among(_APPLE, name, 10))
+    # Two threadgroups a multiprocessor are best on an H200, and sixteen lines a simdgroup.
+    return Gpu(_among(_NVIDIA, name, 80), groups=2, tall=True)
+
+
+def _among(known: Mapping[str, int], name: str, otherwise: int) -> int:
+    return next((count for word, count in known.items() if word in name), otherwise)
 
 
 def _cpu() -> ComputeDevice:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from metal_kernels import attention, pages
+from metal_kernels import attention, cutting, pages
+from metal_kernels.cutting import Gpu
 from metal_kernels.launch import CONSTANT_BELOW, Launch
 from metal_kernels.mass import live_places, mass
 from omni_core.backend import PAGE, ArenaLayout, MovePlan, StepPlan
@@ -32,12 +33,12 @@ class Kernels:
 
     Args:
         text, layout: of the model and its arena.
-        cores: of the GPU, see :func:`omni_mlx.devices.cores`.
+        gpu: that runs them, see :func:`omni_mlx.devices.gpu`.
         run: carries out launches.
     """
 
-    def __init__(self, text: TextConfig, layout: ArenaLayout, cores: int, run: Run) -> None:
-        self.text, self.layout, self.cores, self.run = text, layout, cores, run
+    def __init__(self, text: TextConfig, layout: ArenaLayout, gpu: Gpu, run: Run) -> None:
+        self.text, self.layout, self.gpu, self.run = text, layout, gpu, run
         self._listers: dict[tuple[int, int], Lister] = {}
         self._zeros = mx.zeros((layout.pages, PAGE), mx.int64)
         self._no_bias = mx.array(attention.NO_BIAS)
@@ -96,7 +97,6 @@ class _Group:
     mass: Launch | None
     inputs: dict[str, mx.array]
     stored: dict[str, mx.array]
-    merged: dict[str, mx.array]
     places: mx.array | None
 
 
@@ -141,7 +141,7 @@ class PagedAttention:
         given = of.inputs | there | {"queries": turned}
         out, sums = run(of.attend, given)
         if of.merge is not None:
-            out, sums = run(of.merge, of.merged | {"found": out, "found_sums": sums})
+            out, sums = run(of.merge, {"found": out, "found_sums": sums})
         if of.mass is not None and of.places is not None:
             more = {"sums": _wide(sums.reshape(-1))}
             wanted = {name: (given | more)[name] for name in of.mass.kernel.inputs}
@@ -165,7 +165,7 @@ class PagedAttention:
         share = text.q_heads // text.kv_heads
         shifts = np.unique(live.shift).size
         heads = text.kv_heads * layout.streams
-        programs = attention.programs(count, share, heads, kernels.cores, shifts)
+        programs = cutting.programs(count, share, heads, kernels.gpu, shifts)
         listing = kernels.listing(index, live, programs)
         order, bias = self._known
         rows = attention.padded_listing(listing, plan.order)
@@ -182,13 +182,14 @@ class PagedAttention:
             segments=len(rows["segments"]),
             programs=programs,
             biased=bias is not kernels._no_bias,
+            tall=kernels.gpu.tall,
         )
         inputs = {name: mx.array(array) for name, array in rows.items()}
         inputs |= {
             "order": order,
             "bias": bias,
             "numbers": mx.array(attention.numbers(of)),
-            "scale": mx.array([text.head_dim**-0.5], mx.float32),
+            "scale": mx.array(attention.factor(text.head_dim**-0.5)),
         }
         places = None
         if cells is not None:
@@ -212,7 +213,6 @@ class PagedAttention:
             mass=mass(of) if plan.mass else None,
             inputs=inputs,
             stored=stored,
-            merged={"numbers": mx.array([programs], mx.int32)},
             places=places,
         )
 

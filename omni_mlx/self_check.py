@@ -12,6 +12,7 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 
+from metal_kernels.cutting import Gpu
 from omni_core.backend import PAGE, ArenaLayout, MovePlan, StepPlan, TableDelta
 from omni_core.model_config import TextConfig
 from omni_core.paging.mirror import TableMirror, pack_occupancy
@@ -33,27 +34,28 @@ _MOST = {mx.float32: 5e-3, mx.float16: 5e-3, mx.bfloat16: 2e-2}
 """Most that results may differ, as ``|kernels - operations| / |operations|``; float32 as TF32."""
 
 
-def fault(text: TextConfig, dtype: mx.Dtype, cores: int, run: Run) -> str | None:
+def fault(text: TextConfig, dtype: mx.Dtype, gpu: Gpu, run: Run) -> str | None:
     """What is wrong with the kernels on the default device, in a few words; None if nothing is.
 
     Args:
         text: of the model.
         dtype: of its numbers.
-        cores: of the GPU.
+        gpu: that runs them.
         run: carries out launches.
     """
     try:
         # One core for each program, and all: the kernels that merge, and those that need not.
-        worst = max(_apart(replace(text, layers=1), dtype, many, run) for many in {1, cores})
+        layer = replace(text, layers=1)
+        worst = max(_apart(layer, dtype, each, run) for each in {Gpu(1, 1, gpu.tall), gpu})
     except Exception as error:  # Whatever it is, MLX's operations are there.
         return " ".join(str(error).split())[:200] or type(error).__name__
     # Infinite where there was NaN.
     return None if worst <= _MOST[dtype] else f"they are {worst:.2g} off"
 
 
-def _apart(text: TextConfig, dtype: mx.Dtype, cores: int, run: Run) -> float:
+def _apart(text: TextConfig, dtype: mx.Dtype, gpu: Gpu, run: Run) -> float:
     layout = ArenaLayout(_PAGES, 1, 1, text.kv_heads, text.head_dim)
-    kernels = Kernels(text, layout, cores, run)
+    kernels = Kernels(text, layout, gpu, run)
     arenas = Arena(layout, dtype), Arena(layout, dtype)
     mirror = TableMirror(layout)
     live = np.zeros((_PAGES, PAGE), np.bool_)

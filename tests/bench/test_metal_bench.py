@@ -14,6 +14,7 @@ import pytest
 from benchmarks import metal
 from benchmarks.harness import FAILS, HOLDS, LACKS
 from benchmarks.metal_claims import Row, claims, note_floors
+from metal_kernels.cutting import Gpu
 from metal_kernels.launch import Launch
 from omni_core.reference.attention import masked_attention
 from tests.metal.runner import compiler
@@ -23,7 +24,7 @@ mx = pytest.importorskip("mlx.core", reason="MLX is not installed")
 import omni_mlx  # noqa: E402
 from benchmarks.live_cells import K, Shape, scattered  # noqa: E402
 from benchmarks.metal_cases import build, expected  # noqa: E402
-from benchmarks.metal_contest import Pace  # noqa: E402
+from benchmarks.metal_clock import Pace, Taken, timed  # noqa: E402
 from benchmarks.metal_runs import Machine, Runs, Size  # noqa: E402
 from omni_core.checkpoints import open_checkpoint  # noqa: E402
 from omni_core.model_config import thinker_config  # noqa: E402
@@ -71,12 +72,12 @@ def machine(untrained: Path, run: Any = run_as_text, capacity: int = 8 << 30) ->
 
         def with_kernels(layout: Any) -> None:
             allocate(layout)
-            backend._kernels = Kernels(text, layout, 2, run)
+            backend._kernels = Kernels(text, layout, Gpu(2), run)
 
         backend.allocate = with_kernels
         return backend, text
 
-    return Machine(run, 2, capacity, open_model)
+    return Machine(run, Gpu(2), capacity, open_model)
 
 
 @needs_compiler
@@ -106,6 +107,7 @@ def test_the_whole_way_on_tiny_shapes(
             # By this clock every look at it takes a second.
             assert row["ours_ms"] == row["dense_ms"] == 2000 and row["ratio"] == 1
             assert row["ours_host_ms"] == row["dense_host_ms"] == 1000
+            assert row["ours_gpu_ms"] == row["dense_gpu_ms"] == 1000 and row["gpu_ratio"] == 1
             assert row["layers"] == 3 and row["floor_ms"] > 0
     decode, prefill = rows["decode", "float16", 1], rows["prefill", "float16", 12]
     assert decode["bytes"] == 3 * 100 * 2 * 2 * 64 * 2
@@ -120,10 +122,12 @@ def test_the_whole_way_on_tiny_shapes(
         "cases that failed",
         "float16: largest error of a head",
         "bfloat16: largest error of a head",
-        "3 units of varied lengths: memory, last over first fifth",
+        "3 units of varied lengths: memory in use, last over first fifth",
+        "3 units of varied lengths: memory kept for reuse, most over its limit",
     ]
     # Three units are too few for memory to be level.
     assert ended == (HOLDS if all(holds.values()) else FAILS) and all(list(holds.values())[:3])
+    assert list(holds.values())[-1] and memory["kept_bytes"] > 0
     assert (written["device"], written["quick"], written["seed"]) == ("A GPU (Metal)", True, 3)
     assert (tmp_path / "metal-a-gpu-metal.png").stat().st_size > 0
     out = capsys.readouterr().out
@@ -140,7 +144,7 @@ def test_what_is_wrong_has_no_time(untrained: Path, name: str) -> None:
         return [made[0] * 1.1, *made[1:]] if launch.kernel.name == name else made
 
     runs = Runs(3, machine(untrained, wrong))
-    runs.memory = lambda size: {"growth": 1.0, "last_bytes": 0}  # type: ignore[method-assign]
+    runs.memory = lambda size: {"growth": 1.0, "last_bytes": 0, "kept_bytes": 0}  # type: ignore[method-assign]
     metal.measure(runs, tiny(dtypes=("float16",), prefill=(), stored=(9,)))
     part = {row["part"]: row for row in runs.rows}
     assert "ours_ms" not in part[name] and "wrong" in part[name]
@@ -150,7 +154,7 @@ def test_what_is_wrong_has_no_time(untrained: Path, name: str) -> None:
 
 def test_what_has_no_room_is_left_out(untrained: Path) -> None:
     runs = Runs(3, machine(untrained, capacity=1 << 30))
-    runs.memory = lambda size: {"growth": 1.0, "last_bytes": 0}  # type: ignore[method-assign]
+    runs.memory = lambda size: {"growth": 1.0, "last_bytes": 0, "kept_bytes": 0}  # type: ignore[method-assign]
     metal.measure(runs, tiny())
     by = {row["part"]: row for row in runs.rows}
     assert "GB are there" in by["decode"]["skipped"] and "GB" in by["prefill"]["skipped"]
@@ -166,7 +170,7 @@ def test_a_case_that_fails_does_not_lose_the_others(untrained: Path) -> None:
         return run_as_text(launch, inputs)
 
     runs = Runs(3, machine(untrained, breaks))
-    runs.memory = lambda size: {"growth": 1.0, "last_bytes": 0}  # type: ignore[method-assign]
+    runs.memory = lambda size: {"growth": 1.0, "last_bytes": 0, "kept_bytes": 0}  # type: ignore[method-assign]
     metal.measure(runs, tiny(dtypes=("float16",), stored=(9,)))
     failed = {row["part"]: row.get("failed") for row in runs.rows}
     assert failed["decode"] == failed["holes"] == "RuntimeError: No kernel."
@@ -189,7 +193,7 @@ def test_dead_cells_are_nan_and_copies_are_in_order() -> None:
     live = scattered(np.random.default_rng(1), 70, 6, 5)
     assert live.cells == 75 and live.pages.size == 3
     assert live.query_order.tolist() == list(range(70, 75))
-    case = build(SHAPE, live, 2, 4, "float32")
+    case = build(SHAPE, live, 2, Gpu(4), "float32")
     keys = np.array(case.keys[1])
     assert np.isnan(keys).all(axis=(2, 4)).sum() == (6 * 64 - 75) * 2 - (6 * 64 - 75)
     assert not np.isnan(np.array(case.contiguous(1)[0])).any()
@@ -202,7 +206,33 @@ def test_dead_cells_are_nan_and_copies_are_in_order() -> None:
     assert case.error(1, case.queries, spoilt) == float("inf")
 
 
-def timed(live: int, ratio: float, dtype: str = "bfloat16") -> Row:
+def test_the_gpu_has_no_time_where_the_host_outlasts_the_reads() -> None:
+    def found(slow: float) -> Taken:
+        now = 0.0
+
+        def clock() -> float:
+            nonlocal now
+            now += 1.0
+            return now
+
+        def graph() -> list[mx.array]:
+            return [mx.zeros(4) + 1]
+
+        def hand(outputs: list[mx.array]) -> None:
+            nonlocal now
+            now += slow if len(outputs) == 1 and outputs[0].size == 4 else 0.0
+            plain(outputs)
+
+        plain, pace = mx.async_eval, Pace(rounds=3, sweep=1 << 10, clock=clock)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mx, "async_eval", hand)
+            return timed({"one": graph}, pace)["one"]
+
+    assert found(0.0) == Taken(2000, 1000, 1000)
+    assert found(9.0) == Taken(11000, 10000, None)
+
+
+def timed_row(live: int, ratio: float, dtype: str = "bfloat16") -> Row:
     return {
         **{"part": "decode", "shape": "Qwen2.5-Omni-7B", "dtype": dtype, "new": 1, "live": live},
         **{"layers": 28, "ours_error": 1e-3, "ours_ms": 2.0, "dense_ms": 2.0 * ratio},
@@ -213,10 +243,11 @@ def timed(live: int, ratio: float, dtype: str = "bfloat16") -> Row:
 def test_claims_follow_the_rows_and_a_failed_case_holds_nothing() -> None:
     rows: list[Row] = [
         {"part": "read bandwidth", "gb_per_s": 1000.0, "way": "w"},
-        timed(3 * K, 0.5),
-        timed(8 * K, 1.0),
-        timed(32 * K, 0.99),
-        timed(64 * K, 1.2, "float16") | {"ours_error": float("inf")},
+        timed_row(3 * K, 0.5),
+        timed_row(8 * K, 1.0),
+        timed_row(16 * K, 0.5) | {"ours_gpu_ms": 0.5, "gpu_ratio": 1.5},
+        timed_row(32 * K, 0.99),
+        timed_row(64 * K, 1.2, "float16") | {"ours_error": float("inf")},
         {
             "part": "decode",
             "shape": "S",
@@ -225,21 +256,24 @@ def test_claims_follow_the_rows_and_a_failed_case_holds_nothing() -> None:
             "live": 8 * K,
             "failed": "x",
         },
-        {"part": "memory", "units": 500, "growth": 1.001},
+        {"part": "memory", "units": 500, "growth": 1.001, "kept_over_limit": 1.01},
     ]
     note_floors(rows)
     assert rows[1]["floor_ms"] == 1.0 and rows[1]["read_share"] == 0.5
     assert rows[1]["ours_tflop_per_s"] == 5.0
-    about, after = "Qwen2.5-Omni-7B, bfloat16, decode at", "MLX's over ours"
+    assert rows[3]["read_share"] == 2.0 and rows[3]["ours_tflop_per_s"] == 20.0
+    about, after = "Qwen2.5-Omni-7B, bfloat16, decode at", "MLX's time over ours"
     assert {claim.name: claim.holds for claim in claims(rows)} == {
         "cases that failed": False,
         "float16: largest error of a head": False,
         "bfloat16: largest error of a head": True,
         f"{about} 8,192: {after}": True,
+        f"{about} 16,384: MLX's GPU time over ours": True,
         f"{about} 32,768: {after}": False,
         f"Qwen2.5-Omni-7B, float16, decode at 65,536: {after}": True,
         f"S, float16, decode at 8,192: {after}": False,
-        "500 units of varied lengths: memory, last over first fifth": True,
+        "500 units of varied lengths: memory in use, last over first fifth": True,
+        "500 units of varied lengths: memory kept for reuse, most over its limit": False,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -58,13 +59,23 @@ class Case(attended.Case):
             "order": self.order,
             "bias": attention.NO_BIAS if self.bias is None else self.bias,
             "numbers": attention.numbers(self.attention()),
-            "scale": np.asarray([self.scale], np.float32),
+            "scale": attention.factor(self.scale),
         }
 
 
-def make_case(size: Size, blind: int = 0, spare: int = 2, most: int = SUBBLOCK) -> Case:
+class TallCase(Case):
+    """A case for a GPU with registers for sixteen lines a simdgroup."""
+
+    def attention(self) -> attention.Attention:
+        """What the launches are made of."""
+        return replace(super().attention(), tall=True)
+
+
+def make_case(
+    size: Size, blind: int = 0, spare: int = 2, most: int = SUBBLOCK, kind: type[Case] = Case
+) -> Case:
     """As :func:`tests.attended.make_case`."""
-    return attended.make_case(size, Case, blind=blind, spare=spare, most=most)
+    return attended.make_case(size, kind, blind=blind, spare=spare, most=most)
 
 
 def attend(
@@ -86,7 +97,6 @@ def attend(
 
     found = carry_out(attention.attend(of), case.inputs())
     if of.programs > 1:
-        programs = np.asarray([of.programs], np.int32)
-        given = {"found": found["out"], "found_sums": found["sums"], "numbers": programs}
+        given = {"found": found["out"], "found_sums": found["sums"]}
         found = carry_out(attention.merge(of), given)
     return numbers.read(found["out"], of.dtype), found["sums"].astype(np.float64)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from metal_kernels import attention, mass, pages
 
 
-def _attention(count: int, programs: int, dtype: str, biased: bool) -> attention.Attention:
+def _attention(
+    count: int, programs: int, dtype: str, biased: bool, tall: bool = False
+) -> attention.Attention:
     return attention.Attention(
         tables=2,
         streams=1,
@@ -19,6 +21,7 @@ def _attention(count: int, programs: int, dtype: str, biased: bool) -> attention
         segments=3,
         programs=programs,
         biased=biased,
+        tall=tall,
     )
 
 
@@ -30,6 +33,7 @@ LAUNCHES = [
     attention.attend(_attention(1, 1, "float16", False)),
     attention.attend(_attention(1, 3, "bfloat16", True)),
     attention.attend(_attention(65, 1, "bfloat16", True)),
+    attention.attend(_attention(65, 1, "bfloat16", False, tall=True)),
     attention.attend(_attention(65, 2, "float32", False)),
     attention.merge(_attention(1, 3, "bfloat16", True)),
     mass.mass(_attention(3, 1, "float16", False)),

@@ -17,17 +17,19 @@ def run_on_gpu(launch: Launch, inputs: Mapping[str, AnyArray]) -> dict[str, AnyA
     specs = dict(zip(launch.kernel.inputs, launch.inputs, strict=True))
     with mx.stream(mx.gpu):
         # A copy each, since a kernel may write to it, and no array that MLX has yet to make.
-        given = {name: mx.array(inputs[name]) + 0 for name in specs}
-        given = {
-            name: x.view(mx.bfloat16) if specs[name].dtype == "bfloat16" else x
-            for name, x in given.items()
-        }
+        given = {name: _copied(inputs[name], spec.dtype) for name, spec in specs.items()}
         mx.eval(given)
         made = dict(zip(launch.kernel.outputs, run.run(launch, given), strict=True))
         mx.eval(made)
         mx.synchronize()
         made |= {name: given[name] for name in launch.kernel.updates}
         return {name: _numbers(x) for name, x in made.items()}
+
+
+def _copied(given: AnyArray, dtype: str) -> mx.array:
+    """Bit for bit: a sum of floats would make all NaNs one."""
+    bits = given.view(f"uint{8 * given.itemsize}")
+    return (mx.array(bits) + 0).view(getattr(mx, dtype))
 
 
 def _numbers(x: mx.array) -> AnyArray:

@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from metal_kernels import attention
+from metal_kernels.cutting import Gpu, programs, tiling
 from metal_kernels.launch import Array, Kernel, Launch
 from metal_kernels.loader import Text, load
 from omni_core.backend import PAGE, SUBBLOCK
 from omni_core.paging.listing import list_subblocks
 from omni_core.paging.mirror import ListedPages
 from tests.attended import SIZES, Float64, Size, spread
-from tests.metal.cases import Case, Run, attend, make_case
+from tests.metal.cases import Case, Run, TallCase, attend, make_case
 from tests.metal.runner import run
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 
 FEW, MANY = 2, 17
-"""Queries that are attended by lanes, and by matrices."""
+"""Queries that all simdgroups share, and of which each takes its own."""
 
 
 def check(case: Case, found: tuple[Float64, Float64]) -> None:
@@ -32,6 +33,13 @@ def check(case: Case, found: tuple[Float64, Float64]) -> None:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_equals_the_oracle(size: Size, run_kernel: Run) -> None:
     case = make_case(size)
+    check(case, attend(case, run=run_kernel))
+
+
+@pytest.mark.parametrize("size", [each for each in SIZES if each.count > 8][::3], ids=str)
+def test_sixteen_lines_a_simdgroup_equal_the_oracle(size: Size, run_kernel: Run) -> None:
+    case = make_case(size, kind=TallCase)
+    assert attention.attend(case.attention()).template[-2:] == (2, 4)
     check(case, attend(case, run=run_kernel))
 
 
@@ -87,9 +95,12 @@ def test_programs_without_a_row_to_spare(count: int) -> None:
     check(case, attend(case))
 
 
-def test_more_programs_than_a_simdgroup_has_lanes(run_kernel: Run) -> None:
-    case = make_case(Size(2600, 1, 1, 3, 64, programs=41))
-    assert np.count_nonzero(np.diff(case.listing.segments[:, [0, 2]])) > 32
+@pytest.mark.parametrize(("many", "head_dim"), [(17, 80), (41, 64), (133, 8)])
+def test_programs_that_one_simdgroup_does_not_merge(
+    many: int, head_dim: int, run_kernel: Run
+) -> None:
+    case = make_case(Size(64 * many, 1, 1, 3, head_dim, programs=many))
+    assert np.count_nonzero(np.diff(case.listing.segments[:, [0, 2]])) > many // 2
     check(case, attend(case, run=run_kernel))
 
 
@@ -131,11 +142,12 @@ def test_an_arena_may_hold_more_numbers_than_31_bits_count() -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 5, 8, 9, 79, 2300])
 @pytest.mark.parametrize("group", [1, 3, 4, 7, 8, 16])
-def test_tiles_take_each_line_once(count: int, group: int) -> None:
-    cut = attention.tiling(count, group)
+@pytest.mark.parametrize("tall", [False, True])
+def test_tiles_take_each_line_once(count: int, group: int, tall: bool) -> None:
+    cut = tiling(count, group, tall)
     tiles = -(-count * group // cut.lines)
     assert tiles * cut.lines >= count * group > (tiles - 1) * cut.lines
-    assert cut.lines <= 8 * (1 if cut.few else cut.simdgroups)
+    assert cut.lines <= 8 * (1 if cut.few else cut.simdgroups * (1 + tall))
 
 
 @pytest.mark.parametrize("head_dim", [0, 4, 60, 136, 256])
@@ -146,8 +158,21 @@ def test_a_head_that_lanes_cannot_hold_is_refused(head_dim: int) -> None:
 
 
 def test_programs_fill_the_gpu() -> None:
-    few = attention.programs(1, 7, 4, 10)
+    few = programs(1, 7, 4, Gpu(10))
     assert few > 1
-    assert few <= attention.programs(1, 7, 4, 40) <= 96
-    assert attention.programs(2300, 7, 4, 10) == 1
-    assert attention.programs(1, 7, 4, 10, tables=3) == few + 4
+    assert few <= programs(1, 7, 4, Gpu(40)) <= 97
+    assert 1 < programs(1, 7, 4, Gpu(40, groups=2)) < programs(1, 7, 4, Gpu(40))
+    assert programs(2300, 7, 4, Gpu(10)) == programs(2300, 7, 4, Gpu(10, tall=True)) == 1
+    assert programs(1, 7, 4, Gpu(10), tables=3) == few + 4
+
+
+@pytest.mark.parametrize("gpu", [Gpu(10), Gpu(132, 2, tall=True)], ids=str)
+def test_threadgroups_run_at_once_or_in_full_turns(gpu: Gpu) -> None:
+    room = gpu.groups * gpu.cores
+    for count in range(1, 2000, 7):
+        tiles = 4 * -(-count * 7 // tiling(count, 7, gpu.tall).lines)
+        many = programs(count, 7, 4, gpu)
+        assert many * tiles <= room or many <= 2
+        # In turns of all rows.
+        assert -(-many * tiles // room) / many <= -(-tiles // room)
+    assert programs(700, 7, 4, Gpu(132, 2, tall=True)) == 2

@@ -14,8 +14,11 @@ from tests.metal.runner import KernelFault
 
 FEW = Size(300, 3, 2, 3, 64, 2, 2)
 MANY = Size(300, 17, 2, 3, 64, 2, 2)
-SHARED = Size(65, 2, 2, 3, 64, 2, 2, 5)
+SPARSE = Size(65, 2, 2, 3, 64, 2, 2, 5)
+SHARED = Size(1300, 2, 1, 3, 64, 1, 1, 18)
 NARROW = Size(300, 3, 2, 3, 80, 1, 1)
+NARROW_SHARED = Size(300, 3, 2, 3, 80, 1, 1, 5)
+WIDE = Size(300, 3, 2, 3, 128, 1, 1)
 
 BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 
@@ -35,42 +38,33 @@ class Fault(NamedTuple):
 
 FAULTS = [
     Fault(
-        "queries are read before all are there",
-        "decode",
-        FEW,
-        f"turned[i] = q * (scale * LOG2_E);\n        }}\n        {BARRIER}",
-        "turned[i] = q * (scale * LOG2_E);\n        }",
-    ),
-    Fault(
-        "queries of the next table overtake those in use",
-        "decode",
-        FEW,
-        f"if (segment.begin >= segment.end) continue;\n        {BARRIER}",
-        "if (segment.begin >= segment.end) continue;",
-    ),
-    Fault(
-        "weights are read before all are there",
-        "decode",
-        FEW,
-        "simdgroup_barrier(mem_flags::mem_threadgroup);\n            decode_values",
-        "decode_values",
-    ),
-    Fault(
         "what simdgroups found is joined before all is there",
         "decode",
         FEW,
-        f"{BARRIER}\n        const bool seen = sees(total);",
-        "const bool seen = sees(total);",
+        f"{BARRIER}\n    float share[2];",
+        "float share[2];",
     ),
     Fault(
-        "the last subblock is left out", "decode", FEW, "unit < end; unit", "unit < end - 2; unit"
+        "columns are joined before all are there",
+        "decode",
+        FEW,
+        f"{BARRIER}\n        ROLLED",
+        "ROLLED",
     ),
+    Fault(
+        "the next columns overtake those that are joined",
+        "decode",
+        WIDE,
+        f"}}\n        {BARRIER}\n    }}",
+        "}\n    }",
+    ),
+    Fault("the last cells are left out", "decode", FEW, "unit < end; unit", "unit < end - 2; unit"),
     Fault("a walk steps too far", "decode", FEW, "unit += SIMDS)", "unit += SIMDS + 1)"),
-    Fault("a bias is left out", "decode", FEW, "added = bias[known] * LOG2_E", "added = 0.0f"),
-    Fault(
-        "dead values are read", "decode", FEW, "if ((alive >> (cell + i)) & 1u)", "if (cell >= 0)"
-    ),
-    Fault("a query does not see its own cell", "decode", FEW, "age <= query", "age < query"),
+    Fault("the next row is read too late", "decode", FEW, "(unit + SIMDS) / turns", "unit / turns"),
+    Fault("a bias is left out", "decode", FEW, "= bias[known + cell] * LOG2_E", "= 0.0f"),
+    Fault("dead cells are read", "decode", FEW, "(alive >> (i * 8 + row)) & 1u", "true"),
+    Fault("dead cells weigh", "decode", FEW, "((alive >> cell) & 1u) == 0u", "cell < 0"),
+    Fault("a query does not see its own cell", "decode", FEW, "> mine) sight", ">= mine) sight"),
     Fault("newer cells are seen", "decode", FEW, "+ 1] > oldest", "+ 1] > newest"),
     Fault("the newest rows are left out", "decode", FEW, "* 2] > newest", "* 2] >= oldest"),
     Fault(
@@ -80,69 +74,107 @@ FAULTS = [
         "lines_before(segment.table)",
         "lines_before(0)",
     ),
+    Fault("a narrow head's neighbour is read", "decode", NARROW, "there && inside)", "there)"),
     Fault(
-        "columns that a narrow head lacks are joined",
+        "columns that a narrow head lacks are written",
         "decode",
         NARROW,
-        "32u / parts && column < D",
-        "32u / parts",
+        " || first + column >= D) continue",
+        ") continue",
     ),
-    Fault("lanes beyond a slice read on", "decode", NARROW, "D % 32 != 0 && column >= D", "false"),
-    Fault("a line beyond the last is written", "decode", FEW, "index < of.sizes.lines()", "true"),
     Fault(
-        "lines are mixed before all are there",
+        "a line beyond the last is written",
+        "decode",
+        FEW,
+        "first_line + line >= of.sizes.lines() ||",
+        "",
+    ),
+    Fault(
+        "old sums are not shrunk",
+        "decode",
+        FEW,
+        "shrink[e] = fast::exp2(now.peak[e] - top)",
+        "shrink[e] = 1.0f",
+    ),
+    Fault(
+        "lines are merged before all are there",
         "merge",
         SHARED,
-        f"{BARRIER}\n    const bool seen",
-        "const bool seen",
+        f"{BARRIER}\n    if (simdgroup != 0",
+        "if (simdgroup != 0",
     ),
-    Fault("what nobody wrote is mixed in", "merge", SHARED, "sum <= UNSEEN || column", "column"),
+    Fault(
+        "what nobody wrote is mixed in",
+        "merge",
+        SPARSE,
+        "seen ? parts[i].mixed[c]",
+        "true ? parts[i].mixed[c]",
+    ),
     Fault(
         "the last program is left out",
         "merge",
         SHARED,
-        "(simdgroup); program <",
-        "(simdgroup) + 1; program <",
+        "* BESIDE < programs;",
+        "* BESIDE < programs - 1;",
+    ),
+    Fault("a program counts twice", "merge", SHARED, "there && !(", "!("),
+    Fault(
+        "lanes are not joined",
+        "merge",
+        SHARED,
+        "step = ACROSS; step < 32; step *= 2) {\n        all.total",
+        "step = ACROSS; step < 16; step *= 2) {\n        all.total",
+    ),
+    Fault(
+        "programs keep their own peaks",
+        "merge",
+        SHARED,
+        "all.total += parts[i].total * weight",
+        "all.total += parts[i].total",
+    ),
+    Fault(
+        "a narrow head's neighbour is merged", "merge", NARROW_SHARED, "    if (inside) {", "    {"
     ),
     Fault(
         "cells are read before all are there",
         "prefill",
         MANY,
-        f"{BARRIER}\n                if (busy)",
-        "if (busy)",
+        f"{BARRIER}\n            held = true;",
+        "held = true;",
     ),
     Fault(
         "the next cells overtake those in use",
         "prefill",
         MANY,
-        f"}}\n                {BARRIER}\n            }}",
-        "}\n            }",
+        f"{BARRIER}\n            some_keys.put",
+        "some_keys.put",
     ),
     Fault(
         "a barrier is for some only",
         "prefill",
         MANY,
-        f"{BARRIER}\n                if (busy) {{",
-        f"if (busy) {{\n{BARRIER}",
+        f"{BARRIER}\n            some_keys.put",
+        f"if (busy) {BARRIER}\n            some_keys.put",
     ),
     Fault(
         "the first row is left out",
         "prefill",
         MANY,
-        "row = segment.begin;",
-        "row = segment.begin + 1;",
+        "unit = segment.begin * (",
+        "unit = (segment.begin + 1) * (",
     ),
     Fault("a bias is left out", "prefill", MANY, "more = bias[known] * LOG2_E", "more = 0.0f"),
     Fault(
-        "dead cells are brought in", "prefill", MANY, "if ((alive >> cell) & 1u)", "if (cell >= 0)"
+        "dead cells are brought in", "prefill", MANY, "inside && ((alive >> cell) & 1u)", "inside"
     ),
     Fault("dead cells weigh", "prefill", MANY, "there ? 0.0f : HIDDEN", "0.0f"),
+    Fault("a query does not see its own cell", "prefill", MANY, "] > mine[e])", "] >= mine[e])"),
     Fault(
-        "a query does not see its own cell",
+        "the last cells are not taken",
         "prefill",
         MANY,
-        "ages[cell] > mine",
-        "ages[cell] >= mine",
+        "if (held && busy)",
+        "if (held && busy && piece.alive)",
     ),
     Fault("newer cells are seen", "prefill", MANY, "+ 1] > oldest", "+ 1] > newest"),
     Fault("the newest rows are left out", "prefill", MANY, "* 2] > newest", "* 2] >= oldest"),
@@ -164,11 +196,13 @@ FAULTS = [
         "cells overlap",
         "prefill",
         MANY,
-        "return head_dim + 16 / number_size",
-        "return head_dim - 8",
+        "return tile_columns(head_dim) + 16 / number_size",
+        "return tile_columns(head_dim) - 8",
     ),
-    Fault("lines beyond the last are written", "prefill", MANY, "if (!real) return;", ""),
-    Fault("old sums are not shrunk", "prefill", MANY, "tile.total *= shrink;", ""),
+    Fault(
+        "lines beyond the last are written", "prefill", MANY, "line <= last_line && (seen", "(seen"
+    ),
+    Fault("old sums are not shrunk", "prefill", MANY, "now.total[e] * shrink[e]", "now.total[e]"),
 ]
 
 
@@ -186,7 +220,7 @@ def test_a_fault_is_found(fault: Fault) -> None:
     assert not right
 
 
-@pytest.mark.parametrize("size", [FEW, MANY, SHARED, NARROW], ids=str)
+@pytest.mark.parametrize("size", [FEW, MANY, SPARSE, SHARED, NARROW, NARROW_SHARED, WIDE], ids=str)
 def test_without_a_fault_it_is_right(size: Size) -> None:
     case = make_case(size)
     out, sums = attend(case)

@@ -70,13 +70,16 @@ def test_a_query_without_its_sum_gives_nothing(count: int) -> None:
 
 
 FAULTS = {
-    "cells are read before all are there": (f"{BARRIER}\n                float mine", "float mine"),
+    "cells are read before all are there": (
+        f"{BARRIER}\n                float taken",
+        "float taken",
+    ),
     "simdgroups are added before all are there": (
         f"{BARRIER}\n                if (thread_index <",
         "if (thread_index <",
     ),
-    "newer cells are given to": ("!in_part || ages[cell] <= mine", "true"),
-    "lines beyond the last give": ("real && sum > UNSEEN", "sum > UNSEEN"),
+    "newer cells are given to": ("if (!in_part) return sight;", "return sight;"),
+    "lines beyond the last give": ("own <= last && sum > UNSEEN", "sum > UNSEEN"),
     "a row is left out": ("row += int(groups.x)", "row += int(groups.x) + 1"),
     "a bias is left out": ("more = bias[known] * LOG2_E", "more = 0.0f"),
     "what dead cells hold is given": (" && ((piece.alive >> thread_index) & 1u)", ""),

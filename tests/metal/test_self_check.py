@@ -9,6 +9,7 @@ import pytest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not installed")
 
+from metal_kernels.cutting import Gpu  # noqa: E402
 from metal_kernels.launch import Launch  # noqa: E402
 from omni_core.model_config import TextConfig  # noqa: E402
 from omni_mlx.self_check import fault  # noqa: E402
@@ -44,7 +45,7 @@ def failing(launch: Launch, inputs: Mapping[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("cores", [1, 9])
 def test_the_shipped_text_has_no_fault(dtype: str, cores: int) -> None:
-    assert fault(TEXT, getattr(mx, dtype), cores, run_as_text) is None
+    assert fault(TEXT, getattr(mx, dtype), Gpu(cores), run_as_text) is None
 
 
 @pytest.mark.parametrize(
@@ -58,5 +59,5 @@ def test_the_shipped_text_has_no_fault(dtype: str, cores: int) -> None:
     ],
 )
 def test_what_goes_wrong_is_told(run: Callable[..., list[Any]], said: str) -> None:
-    found = fault(TEXT, mx.float32, 4, run)
+    found = fault(TEXT, mx.float32, Gpu(4), run)
     assert found is not None and said in found

@@ -85,4 +85,4 @@ def test_every_barrier_of_a_threadgroup_orders_its_memory() -> None:
         for file in texts
         for flag in re.findall(r"threadgroup_barrier\(([^)]*)\)", file.read_text(encoding="utf-8"))
     ]
-    assert len(barriers) > 8 and set(barriers) == {"mem_flags::mem_threadgroup"}
+    assert len(barriers) > 7 and set(barriers) == {"mem_flags::mem_threadgroup"}
