@@ -246,6 +246,10 @@ class TorchBackend:
         arena, sealer = self._sealing()
         sealer.write(arena, layer % arena.keys.shape[0], pages, stored)
 
+    def sealed_by(self) -> str:
+        """By what sealed pages are read, see :func:`omni_core.quantization.digest`."""
+        return self._sealing()[1].digest
+
     @_computing
     def restore(self, plan: RestorePlan) -> None:
         """Take page tables over for cells that have been written."""

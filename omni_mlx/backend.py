@@ -288,6 +288,10 @@ class MlxBackend:
         with self._device.running("restoring the cache"):
             sealer.write(arena, layer % arena.layout.layers_per_group, pages, stored)
 
+    def sealed_by(self) -> str:
+        """By what sealed pages are read, see :func:`omni_core.quantization.digest`."""
+        return self._sealing()[1].digest
+
     def restore(self, plan: RestorePlan) -> None:
         """Take page tables over for cells that have been written."""
         _, mirror = self._ready()

@@ -14,7 +14,7 @@ from omni_core.checkpoints import Checkpoint
 from omni_core.identity import identity
 from omni_core.model_config import TextConfig
 from omni_core.paging.mirror import TableMirror
-from omni_core.quantization import LayerTables, codec, mxfp4, packing, seal, store
+from omni_core.quantization import LayerTables, codec, digest, mxfp4, packing, seal, store
 from omni_core.quantization.hadamard import hadamard
 from omni_core.quantization.tables_file import read_tables
 from omni_core.units import Int8, Int32, Modality
@@ -46,10 +46,12 @@ class Sealer:
     Attributes:
         turn: ``float32[D, D]``, by which queries are rotated to meet keys.
         bytes: of its tables on the device.
+        digest: of its tables.
     """
 
     def __init__(self, layout: ArenaLayout, tables: Sequence[LayerTables]) -> None:
         self._layout, self._format, self._tables = layout, layout.sealed, tables
+        self.digest = digest(tables)
         self._codec = codec(layout.codec, layout.bits)
         self.turn = mx.array(hadamard(layout.head_dim))
         self._levels = mx.array(self._codec.key_levels), mx.array(self._codec.value_levels)

@@ -261,6 +261,13 @@ class Backend(Protocol):
         """Store what :meth:`read_sealed` gave."""
         ...
 
+    def sealed_by(self) -> str:
+        """See :func:`omni_core.quantization.digest`.
+
+        Only called where the arena has sealed pages.
+        """
+        ...
+
     def restore(self, plan: RestorePlan) -> None:
         """Take page tables over for cells and sealed pages that have been written."""
         ...

@@ -165,8 +165,8 @@ def plan_arena(
         pages = groups * (_pages(held) + _pages(WAITING) + _pages(coming))
         pages += _partial(text, groups, frame) + sealed_reserve(groups)
         cells = _pages(budget)
-        # Of each class a page is half full on average.
-        sealed_pages = groups * (cells + cells // 16 + _SEALED_CLASSES // 2 * frames)
+        # A closed frame may leave each class a page of which a half is in no one's reach.
+        sealed_pages = groups * (cells + cells // 16 + _SEALED_CLASSES * frames)
         bits, codec = sealing.bits, sealing.codec
     layout = ArenaLayout(
         pages,

@@ -129,6 +129,7 @@ class Cache:
         self.backend, self._allocation = backend, backend.allocations
         self._vocab, self._cell_bytes = text.vocab, cell_bytes(text, backend.element)
         self.sealing, self._slack = sealing, sealed_reserve(groups)
+        self._refused: Int64 = np.zeros(0, np.int64)
         if sealing is None:
             self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
         self._chunk, self._watcher = chunk, watcher
@@ -387,10 +388,19 @@ class Cache:
             return False
         view = self.ledger.view()
         ripe = self.sealing.ripe(view) & (view.unit < self.unit)
+        if self._refused.size:
+            ripe &= ~np.isin(view.order, self._refused)
         about = Ripeness(view.modality, view.cells, ripe, self.frames.current, short)
         plan = self.tables.plan_seals(about)
-        # A failed seal has touched nothing that is read: the cells stay in 16 bits.
-        return plan is not None and self._moved(plan, "seal")
+        if plan is None:
+            return False
+        # A failed seal has touched nothing that is read: the cells stay in 16 bits, for good, so
+        # that what cannot be coded does not keep others from it.
+        sealed = self._moved(plan, "seal")
+        if not sealed:
+            held = np.isin(view.cells, plan.seals.cells[0]).any(axis=0)
+            self._refused = np.concatenate([self._refused, view.order[held]])
+        return sealed
 
     def _migrate(self, urgent: bool = False) -> None:
         plan = self.tables.plan_moves(urgent)

@@ -9,7 +9,7 @@ import numpy as np
 
 from omni_core.backend import PAGE, Backend, RestorePlan
 from omni_core.cache import Cache
-from omni_core.errors import OmniError
+from omni_core.errors import OmniError, RecordingError
 from omni_core.frontend.base import Bracket, Cursor
 from omni_core.ledger import Ledger
 from omni_core.paging.table import PageTables
@@ -33,8 +33,10 @@ def cache_state(cache: Cache) -> dict[str, Any]:
     cache.check_arena()
     if (cache.ledger.view().unit[-1:] >= cache.unit).any():
         raise OmniError("a session is saved between units and answers, and one is running")
+    sealed = cache.tables.arena.sealed_pages > 0
     return {
         "arena": cache.tables.arena.state(),
+        **({"sealed_by": cache.backend.sealed_by()} if sealed else {}),
         "ledger": cache.ledger.state(),
         "tables": cache.tables.state(),
         "frames": cache.frames.state(),
@@ -78,6 +80,7 @@ def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> Non
 
     Raises:
         ValueError, KeyError, TypeError: no such state fits.
+        RecordingError: what was sealed would be read by other tables.
     """
     for name in _COUNTERS:
         setattr(cache, name, whole(state[name]))
@@ -97,6 +100,11 @@ def restore_arena(
     """The part of :func:`restore_cache` that concerns an arena, and what is known of its cells."""
     arena = tables.arena.state()
     expect(state["arena"] == arena, f"an arena of {arena}, as this version lays it out")
+    if tables.arena.sealed_pages and state["sealed_by"] != backend.sealed_by():
+        raise RecordingError(
+            "its pages were sealed with other tables of values than this model's folder has now: "
+            "give the folder the values.safetensors that it had then"
+        )
     ledger.restore(state["ledger"])
     view = ledger.view()
     alive = view.cells >= 0

@@ -31,6 +31,7 @@ from omni_core.quantization import (
     codec,
     decode_keys,
     decode_values,
+    digest,
     load,
     seal,
     store,
@@ -226,6 +227,9 @@ class NumpyBackend:
     def write_sealed(self, layer: int, pages: np.ndarray, stored: np.ndarray) -> None:
         at = layer % self.layout.layers_per_group
         self.sealed[at][:, pages - self.layout.pages] = stored
+
+    def sealed_by(self) -> str:
+        return digest([self.tables(layer) for layer in range(self.text.layers)])
 
     def restore(self, plan: RestorePlan) -> None:
         self.mirror.check(plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,15 @@ def test_another_arena_is_refused(tmp_path: Path, change: dict[str, Any], says: 
     state.write_text(json.dumps(document))
     with pytest.raises(RecordingError, match=says):
         Session.resume(model(), tmp_path / "s")
+
+
+def test_pages_are_not_read_by_other_tables(tmp_path: Path) -> None:
+    saved(tmp_path / "s")
+    other = model()
+    plain = other.backend.tables
+    other.backend.tables = lambda layer: replace(plain(layer), rotations=-plain(layer).rotations)
+    with pytest.raises(RecordingError, match=r"other tables of values .* values\.safetensors"):
+        Session.resume(other, tmp_path / "s")
 
 
 def test_kinds_of_sealed_pages_are_checked(tmp_path: Path) -> None:

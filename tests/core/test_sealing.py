@@ -253,6 +253,15 @@ def test_what_cannot_be_sealed_stays_and_is_told() -> None:
         session.append(second(index))
     assert session._cache.usage()["sealed_cells"] == 0
     assert all("layer 1: keys" in event["message"] for event in warnings) and warnings
+    weights["k"][:] = 0.5
+    for index in range(16, 30):
+        session.append(second(index))
+    told = len(warnings)
+    assert told < 16
+    for index in range(30, 40):
+        session.append(second(index))
+    # What was refused is not tried again, and keeps nothing else from it.
+    assert session._cache.usage()["sealed_cells"] > 100 and len(warnings) == told
 
 
 @pytest.mark.parametrize(("bits", "what"), [(16, "most"), (5, RECENT), (1, ALL), (8, RECENT)])

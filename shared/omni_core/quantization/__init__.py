@@ -2,7 +2,13 @@
 
 from omni_core.quantization.codec import CODECS, DEFAULT, Codec, codec
 from omni_core.quantization.sealed_layout import SealedLayout
-from omni_core.quantization.sealing import LayerTables, decode_keys, decode_values, seal
+from omni_core.quantization.sealing import (
+    LayerTables,
+    decode_keys,
+    decode_values,
+    digest,
+    seal,
+)
 from omni_core.quantization.subblock import SealedSubblock, load, store
 
 __all__ = [
@@ -15,6 +21,7 @@ __all__ = [
     "codec",
     "decode_keys",
     "decode_values",
+    "digest",
     "load",
     "seal",
     "store",
