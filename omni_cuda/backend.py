@@ -27,6 +27,7 @@ from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import LiveCells, TableMirror
 from omni_core.plan_checks import check_layout, check_step
 from omni_core.quantization import LayerTables
+from omni_core.quantization.tables_file import tables_of, uncalibrated
 from omni_core.stored_weights import AUDIO_PREFIX, VISION_PREFIX, check_weights, has_own_head
 from omni_core.units import Int32
 from omni_cuda import devices, ops, weights
@@ -39,7 +40,7 @@ from omni_cuda.encoders import vision as vision_tower
 from omni_cuda.encoders.both import Encoders
 from omni_cuda.pools import Pools, PoolsView
 from omni_cuda.rotary import StepRotary
-from omni_cuda.sealing import Sealer, tables_of, uncalibrated
+from omni_cuda.sealing import Sealer
 
 if TYPE_CHECKING:
     from omni_cuda.steps import PagedSteps

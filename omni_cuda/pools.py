@@ -14,6 +14,7 @@ import torch
 
 from omni_core.backend import PAGE
 from omni_core.paging.mirror import LiveCells
+from omni_core.paging.sealed_reads import read_together
 from omni_core.units import Int8, Int32, Int64
 from omni_cuda.arena import Arena, Cells
 from omni_cuda.devices import upload
@@ -92,7 +93,7 @@ class PoolsView:
         layer, page = first
         plain = live.cells < page * PAGE
         own = LiveCells(live.cells[plain], live.order[plain], live.bias[plain], live.shift[plain])
-        sealed = list(_listed(live, np.flatnonzero(~plain), modality))
+        sealed = list(read_together(live, np.flatnonzero(~plain), modality, _PAGES))
         runs = own.runs()
         # Tables are numbered over both pools.
         turns = rotary.turns([*runs, *((0, 0, shift) for *_, shift, _ in sealed)])
@@ -268,18 +269,3 @@ class _Sum:
         self.total = self.total * kept + total * taken
         self.mixed = self.mixed * kept + mixed * taken
         self.peak = higher
-
-
-def _listed(
-    live: LiveCells, sealed: Int64, modality: Int8
-) -> Iterator[tuple[Int32, Int64, int, int]]:
-    """Pages, places ``int64[n, PAGE]`` (-1 where dead), shift and modality: of a rotation each."""
-    pages, row = np.unique(live.cells[sealed] // PAGE, return_inverse=True)
-    places = np.full((pages.size, PAGE), -1, np.int64)
-    places[row, live.cells[sealed] % PAGE] = sealed
-    about = np.stack([modality[pages], live.shift[places.max(axis=1, initial=-1)]], axis=1)
-    for kind, shift in np.unique(about, axis=0).tolist() if pages.size else []:
-        own = np.flatnonzero((about == (kind, shift)).all(axis=1))
-        for start in range(0, own.size, _PAGES):
-            some = own[start : start + _PAGES]
-            yield pages[some], places[some], shift, kind

@@ -26,6 +26,7 @@ from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import TableMirror
 from omni_core.plan_checks import check_layout, check_step
+from omni_core.quantization.tables_file import tables_of
 from omni_core.stored_weights import (
     AUDIO_PREFIX,
     FORMATS,
@@ -42,7 +43,7 @@ from omni_mlx.encoders.audio import AudioTower
 from omni_mlx.encoders.vision import VisionTower
 from omni_mlx.paged import Kernels, PagedAttention
 from omni_mlx.pools import PoolsAttention
-from omni_mlx.sealing import Sealer, tables_of
+from omni_mlx.sealing import Sealer
 from omni_mlx.step import StepAttention
 from omni_mlx.weights import Part, load_parts
 

@@ -15,7 +15,8 @@ import numpy as np
 from omni_core.backend import PAGE, StepPlan
 from omni_core.model_config import TextConfig
 from omni_core.paging.mirror import LiveCells, TableMirror
-from omni_core.units import Int8, Int32, Int64
+from omni_core.paging.sealed_reads import read_together
+from omni_core.units import Int8, Int32
 from omni_mlx.arena import Arena
 from omni_mlx.attention import SCORES, Orders
 from omni_mlx.rotary import StepRotary, Turns, rotate
@@ -200,7 +201,7 @@ class PoolsAttention:
         first = self._arena.layout.pages
         plain = live.cells < first * PAGE
         own = LiveCells(live.cells[plain], live.order[plain], live.bias[plain], live.shift[plain])
-        sealed = list(_listed(live, np.flatnonzero(~plain), modality))
+        sealed = list(read_together(live, np.flatnonzero(~plain), modality, _PAGES))
         runs = own.runs()
         # Tables are numbered over both pools.
         turns = self._rotary.turns([*runs, *((0, 0, shift) for *_, shift, _ in sealed)])
@@ -214,9 +215,11 @@ class PoolsAttention:
             tuple(
                 SealedPages(
                     mx.array((pages - first).astype(np.int32)),
-                    mx.array(places >= 0),
-                    mx.array(np.where(places < 0, np.float32(0), live.bias[places])),
-                    mx.array(np.where(places < 0, live.cells.size, places).astype(np.int32)),
+                    mx.array(places.reshape(-1) >= 0),
+                    mx.array(np.where(places < 0, np.float32(0), live.bias[places]).reshape(-1)),
+                    mx.array(
+                        np.where(places < 0, live.cells.size, places).reshape(-1).astype(np.int32)
+                    ),
                     table,
                     kind,
                 )
@@ -278,18 +281,3 @@ class _Sum:
 def _grounded(peak: mx.array) -> mx.array:
     """Any finite number where nothing is seen: weights are exp(-inf) = 0 above it."""
     return mx.where(mx.isneginf(peak), 0.0, peak)
-
-
-def _listed(
-    live: LiveCells, sealed: Int64, modality: Int8
-) -> Iterator[tuple[Int32, Int64, int, int]]:
-    """Pages, places ``int64[n * PAGE]`` (-1 where dead), shift and modality: of a rotation each."""
-    pages, row = np.unique(live.cells[sealed] // PAGE, return_inverse=True)
-    places = np.full((pages.size, PAGE), -1, np.int64)
-    places[row, live.cells[sealed] % PAGE] = sealed
-    about = np.stack([modality[pages], live.shift[places.max(axis=1, initial=-1)]], axis=1)
-    for kind, shift in np.unique(about, axis=0).tolist() if pages.size else []:
-        own = np.flatnonzero((about == (kind, shift)).all(axis=1))
-        for start in range(0, own.size, _PAGES):
-            some = own[start : start + _PAGES]
-            yield pages[some], places[some].reshape(-1), shift, kind

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
 from omni_core.backend import PAGE, SUBBLOCK, ArenaLayout, MovePlan
-from omni_core.checkpoints import Checkpoint
-from omni_core.identity import identity
-from omni_core.model_config import TextConfig
+from omni_core.host_sealing import Cells, coded
 from omni_core.paging.mirror import TableMirror
-from omni_core.quantization import LayerTables, codec, digest, mxfp4, packing, seal, store
+from omni_core.quantization import LayerTables, codec, digest, mxfp4, packing
 from omni_core.quantization.hadamard import hadamard
-from omni_core.quantization.tables_file import read_tables
-from omni_core.units import Int8, Int32, Modality
+from omni_core.units import Int32
 from omni_mlx.arena import Arena
 
-_VALUES = "values.safetensors"
 _WORD, _HALF = 32, 16
-
-
-def tables_of(checkpoint: Checkpoint, text: TextConfig) -> Sequence[LayerTables]:
-    """What sealing takes of each layer: the checkpoint's own, Hadamard where it has none.
-
-    Raises:
-        OmniError: its file is damaged, or of another model.
-    """
-    file = checkpoint.path / _VALUES
-    if file.is_file():
-        return read_tables(file, text, checkpoint.path.name, identity(checkpoint))
-    return [LayerTables.uncalibrated(n, text.kv_heads, text.head_dim) for n in range(text.layers)]
 
 
 class Sealer:
@@ -68,21 +52,21 @@ class Sealer:
     def seal(self, arena: Arena, plan: MovePlan, mirror: TableMirror) -> None:
         """Code the cells that a plan seals, in all layers and streams; none if one is refused.
 
-        They are coded on the host, by the code that defines the bytes: they are few, and no unit
-        waits for them. A kernel for whole arenas would be called here.
+        They are coded on the host: they are few, and no unit waits for them. A kernel for whole
+        arenas would be called here.
 
         Raises:
-            BackendError: a number is not finite, or a value too large; it names the layer.
+            BackendError: see :func:`omni_core.host_sealing.coded`.
         """
-        group = mirror.group[plan.seals.source[:, 0] // PAGE]
-        modality = mirror.sealed_modality(plan)
-        coded = [
-            (layer, *self._coded(arena, layer, int(own), plan, group == own, modality))
-            for own in np.unique(group)
-            for layer in range(self._layout.layers_per_group)
-        ]
-        for layer, pages, stored in coded:
-            # One layer may come several times, once for each group.
+        made = coded(
+            plan,
+            mirror,
+            self._layout,
+            self._tables,
+            partial(self._gathered, arena),
+            partial(self.read, arena),
+        )
+        for layer, pages, stored in made:
             self.write(arena, layer, pages, stored)
 
     def read(self, arena: Arena, layer: int, pages: Int32) -> npt.NDArray[np.uint8]:
@@ -131,32 +115,10 @@ class Sealer:
         """A sum ``[streams, kv_heads, n, D]`` of rotated values, as values are."""
         return mixed @ self._rotations[layer, modality]
 
-    def _coded(
-        self,
-        arena: Arena,
-        layer: int,
-        group: int,
-        plan: MovePlan,
-        chosen: npt.NDArray[np.bool_],
-        modality: Int8,
-    ) -> tuple[Int32, npt.NDArray[np.uint8]]:
-        """Pages of a layer of a group, and their bytes with the chosen subblocks in place."""
-        tables = self._tables[group * self._layout.layers_per_group + layer]
-        source, target = plan.seals.source[chosen], plan.seals.target[chosen]
-        filled = source >= 0
-        given = arena.read(layer, arena.rows(source[filled]))
-        cuts = np.cumsum(filled.sum(axis=1))[:-1]
-        # [n, streams, kv_heads, D]
-        pairs = (np.array(part.astype(mx.float32)).transpose(2, 0, 1, 3) for part in given)
-        keys, values = (np.split(part, cuts) for part in pairs)
-        pages, at = np.unique(target // 2, return_inverse=True)
-        stored = self.read(arena, layer, pages)
-        for n, kind in enumerate(modality[chosen].tolist()):
-            for stream in range(self._layout.streams):
-                pair = keys[n][:, stream], values[n][:, stream]
-                found = seal(*pair, Modality(kind), self._codec, tables)
-                store(found, self._format, stored[stream, at[n]], int(target[n]) % 2)
-        return pages, stored
+    def _gathered(self, arena: Arena, layer: int, cells: Int32) -> Cells:
+        given = arena.read(layer, arena.rows(cells))
+        keys, values = (np.array(part.astype(mx.float32)).transpose(2, 0, 1, 3) for part in given)
+        return keys, values
 
     def _places(self, pages: Int32) -> mx.array:
         return mx.array((pages - self._layout.pages).astype(np.int32))

@@ -27,7 +27,6 @@ from omnilive.sinks import model_label
 from omnilive.stream import open_clip
 from omnilive.terminal import put, say
 
-OWN = "values.safetensors"
 """In a checkpoint's folder: the calibration of the model."""
 # Nothing is asked here, so an answer needs no room.
 _NO_ANSWER = 1

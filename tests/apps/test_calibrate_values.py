@@ -9,14 +9,14 @@ import pytest
 from clips import write_clip
 
 from omni_core.errors import OmniError
+from omni_core.quantization import tables_file
 from omni_core.quantization.hadamard import hadamard
 from omni_core.quantization.tables_file import read_about, read_tables
 from omni_core.units import Modality
-from omnilive import calibrate_values
 from omnilive.cli import main
 from omnilive.models import EMBEDDED_FOLDER, prepare
 
-OWN = EMBEDDED_FOLDER / calibrate_values.OWN
+OWN = EMBEDDED_FOLDER / tables_file.OWN
 
 
 @pytest.fixture(params=["mlx", "cuda"])

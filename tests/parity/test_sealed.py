@@ -92,6 +92,11 @@ def test_a_checkpoint_tells_how_it_is_sealed(twin: Twin, tiny_of: Any, tmp_path:
     layout = ArenaLayout(4, 1, 4, 2, 16, sealed_pages=2, bits=2, codec="fitted")
     with pytest.raises(OmniError, match=r"values\.safetensors"):
         twin.load(stranger).allocate(layout)
+    # A link into a store that has lost it is no model without tables.
+    (stranger / "values.safetensors").unlink()
+    (stranger / "values.safetensors").symlink_to(tmp_path / "gone")
+    with pytest.raises(OmniError, match=r"values\.safetensors"):
+        twin.load(stranger).allocate(layout)
     # Of no concern where nothing is sealed.
     twin.load(stranger).allocate(ArenaLayout(4, 1, 4, 2, 16))
 

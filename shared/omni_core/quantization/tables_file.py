@@ -22,14 +22,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.checkpoints import Checkpoint
 from omni_core.errors import CheckpointError, OmniError
 from omni_core.fields import plain, shown
+from omni_core.identity import identity
 from omni_core.model_config import TextConfig
 from omni_core.quantization.sealing import LayerTables
 from omni_core.safetensors_header import TensorInfo, read_header
 from omni_core.tensor_file import read_tensor, write_tensors
 from omni_core.units import Modality
 
+OWN = "values.safetensors"
+"""Where a model's folder has its own."""
 FORMAT = "omnilive value calibration"
 VERSION = 1
 AGAIN = "make it again with `omnilive calibrate values`"
@@ -71,13 +75,30 @@ def read_about(file: Path) -> dict[str, Any]:
     return _opened(file)[0]
 
 
-def read_tables(file: Path, text: TextConfig, name: str, identity: str) -> list[LayerTables]:
+def uncalibrated(text: TextConfig) -> list[LayerTables]:
+    """Hadamard for each layer."""
+    return [LayerTables.uncalibrated(n, text.kv_heads, text.head_dim) for n in range(text.layers)]
+
+
+def tables_of(checkpoint: Checkpoint, text: TextConfig) -> list[LayerTables]:
+    """What sealing takes of each layer: the checkpoint's own, Hadamard where it has none.
+
+    Raises:
+        OmniError: as :func:`read_tables`, of a file or of what stands in its place.
+    """
+    file = checkpoint.path / OWN
+    if file.exists() or file.is_symlink():
+        return read_tables(file, text, checkpoint.path.name, identity(checkpoint))
+    return uncalibrated(text)
+
+
+def read_tables(file: Path, text: TextConfig, name: str, own: str) -> list[LayerTables]:
     """The tables of each layer, for the model that they were measured on.
 
     Args:
         file: as :func:`write_tables` gave it.
         text: the model's shape.
-        name, identity: of the model, see :mod:`omni_core.identity`.
+        name, own: of the model, the second its :func:`omni_core.identity.identity`.
 
     Raises:
         OmniError: as :func:`read_about`; the file is of another model or of other shapes; a
@@ -99,7 +120,7 @@ def read_tables(file: Path, text: TextConfig, name: str, identity: str) -> list[
                 f"{text.layers} layers of {text.kv_heads} key/value heads with {size} channels: "
                 f"give the file of this model, or {AGAIN}"
             )
-    if about.get("identity") != identity:
+    if about.get("identity") != own:
         raise OmniError(
             f"{file}: measured on the model {plain(str(about.get('model')))}, and {name} is "
             f"another one or has other weights: give the file of this model, or {AGAIN}"
