@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
 import secrets
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 from benchmarks.attention_claims import OTHERS, claims, note_shares, over_history, passed
 from benchmarks.attention_plots import draw
 from benchmarks.harness import LACKS, ROOT, Report, out_folder, table
+from benchmarks.nvidia import lacking
 
 PACKAGES = ("numpy", "torch", "triton", "flashinfer-python")
 
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = json.loads(options.draw.read_text(encoding="utf-8"))
         draw(document["rows"], options.out or ROOT / "docs" / "figures")
         return 0
-    if lacking := _lacking():
-        print(lacking, file=sys.stderr)
+    if missing := lacking():
+        print(missing, file=sys.stderr)
         return LACKS
     import torch
 
@@ -109,22 +109,6 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
     ]
     print(table(head, lines))
     print("\n" + "\n".join(passed(rows)))
-
-
-def _lacking() -> str | None:
-    """What is missing here, in a line."""
-    for name in ("torch", "triton"):
-        if importlib.util.find_spec(name) is None:
-            return f"needs {name}, which is not installed: pip install -e '.[cuda]' in the checkout"
-    import torch
-
-    if not torch.cuda.is_available():
-        why = "no NVIDIA driver or card answers" if torch.version.cuda else "PyTorch has no CUDA"
-        return f"needs an NVIDIA GPU: {why}"
-    major, minor = torch.cuda.get_device_capability()
-    if major < 8:
-        return f"needs an NVIDIA GPU of compute capability 8.0 or more, found {major}.{minor}"
-    return None
 
 
 if __name__ == "__main__":

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import secrets
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.harness import LACKS, Report, out_folder, table
+from benchmarks.nvidia import lacking
 from benchmarks.sealed_attention_claims import claims
 
 PACKAGES = ("numpy", "torch", "triton")
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file")
     parser.add_argument("--seed", type=int, help="of all that is drawn; left out, a new one")
     options = parser.parse_args(arguments)
-    if missing := _lacking():
+    if missing := lacking():
         print(missing, file=sys.stderr)
         return LACKS
     import torch
@@ -75,21 +75,6 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         about = [row["part"], row["shape"], f"{row['new']:,}", f"{row['live']:,}"]
         lines.append([*about, str(row["bits"]), *numbers, *[""] * (5 - len(numbers))])
     print(table(head, lines))
-
-
-def _lacking() -> str | None:
-    """What is missing here, in a line."""
-    for name in ("torch", "triton"):
-        if importlib.util.find_spec(name) is None:
-            return f"needs {name}, which is not installed: pip install -e '.[cuda]' in the checkout"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "needs an NVIDIA GPU: no driver or card answers"
-    major, minor = torch.cuda.get_device_capability()
-    if major < 8:
-        return f"needs an NVIDIA GPU of compute capability 8.0 or more, found {major}.{minor}"
-    return None
 
 
 if __name__ == "__main__":

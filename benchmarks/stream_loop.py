@@ -11,26 +11,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.harness import LACKS, ROOT, Report, out_folder, table
+from benchmarks.nvidia import lacking
 from benchmarks.stream_loop_size import LONG, NAMES, QUICK, Findings, Size
 
 PACKAGES = ("numpy", "torch", "triton", "transformers")
-
-
-def lacking() -> str | None:
-    """What this machine lacks, or None."""
-    for module, name in (("torch", "PyTorch"), ("triton", "Triton"), ("transformers",) * 2):
-        if find_spec(module) is None:
-            return f"{name} is not installed: pip install -e '.[cuda]' in the checkout"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "no NVIDIA card answers"
-    major, minor = torch.cuda.get_device_capability()
-    return None if major >= 8 else f"compute capability 8.0 is needed, found {major}.{minor}"
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
@@ -67,9 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
     options = parser.parse_args(arguments)
-    missing = lacking()
-    if missing:
-        print(f"the stream loop is measured on an NVIDIA card: {missing}", file=sys.stderr)
+    if missing := lacking("transformers"):
+        print(missing, file=sys.stderr)
         return LACKS
     size = QUICK if options.quick else LONG if options.long else Size()
     if options.model:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from omni_core.quantization import LayerTables, SealedLayout, codec, decode_keys
 from omni_core.quantization.hadamard import rotate
 from omni_core.quantization.subblock import load
 from omni_core.units import Modality
+from tests.bench.without_gpu import check_refusal, run
 
 K = 1024
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "sealed_attention.py"
@@ -49,24 +47,8 @@ print(json.dumps(found))
 """
 
 
-def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip("triton", reason="triton is not installed")
-    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        env=os.environ | paths | more,
-        timeout=200,
-        check=False,
-    )
-
-
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
-    done = run(str(BENCHMARK), "--quick", "--out", str(tmp_path))
-    assert done.returncode == 3 and done.stdout == ""
-    assert done.stderr.startswith("needs an NVIDIA GPU: ") and done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    check_refusal(BENCHMARK, tmp_path)
 
 
 def test_all_ways_pass_the_gate_under_the_interpreter() -> None:

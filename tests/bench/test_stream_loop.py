@@ -349,7 +349,7 @@ def test_a_failure_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise RuntimeError("no")
 
     monkeypatch.setattr("benchmarks.stream_loop_runs.measure", half)
-    monkeypatch.setattr(stream_loop, "lacking", lambda: None)
+    monkeypatch.setattr(stream_loop, "lacking", lambda *_: None)
     arguments = ["--quick", "--model", "MiniCPM-o-4.5", "--out", str(tmp_path)]
     assert stream_loop.main(arguments) == harness.FAILS
     (file,) = tmp_path.glob("*.json")

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from omni_core.backend import PAGE, ArenaLayout
-from omni_core.quantization import LayerTables, codec, decode_values, seal, store
-from omni_core.quantization.hadamard import hadamard
 from omni_core.session import Session
 from omni_core.units import Modality
 from tests.cuda.step_pairs import spare_products
 from tests.parity.conftest import Tiny, Twin
 from tests.parity.sealed import Followed
 from tests.parity.test_saving import _follow, _model
+from tests.sealed_pages import Pages
 
 torch = pytest.importorskip("torch")
 pools = pytest.importorskip("omni_cuda.pools")
 sealing = pytest.importorskip("omni_cuda.sealing")
-
-KV_HEADS = 2
 
 
 @pytest.mark.parametrize("name", ["fitted", "omnikvquant"])
@@ -31,43 +25,13 @@ KV_HEADS = 2
 def test_pages_are_read_as_they_are_defined(
     device: str, name: str, bits: int, head_dim: int
 ) -> None:
-    layout = ArenaLayout(2, 1, 1, KV_HEADS, head_dim, 1, 3, bits, name)
-    plain, chosen = LayerTables.uncalibrated(0, KV_HEADS, head_dim), codec(name, bits)
-    draw = np.random.default_rng(bits)
-    tables = replace(plain, key_means=draw.normal(size=(KV_HEADS, head_dim)).astype(np.float32))
-    # Bytes of nothing: not a number, and dead.
-    stored = np.full((1, 3, KV_HEADS, layout.sealed.bytes), 255, np.uint8)
-    live = np.zeros((3, 2, 32), np.bool_)
-    coded = {}
-    for page, half, count in ((0, 0, 32), (0, 1, 7), (1, 0, 1), (2, 1, 32)):
-        pair = draw.normal(size=(2, count, KV_HEADS, head_dim))
-        coded[page, half] = seal(*pair, Modality.AUDIO, chosen, tables)
-        store(coded[page, half], layout.sealed, stored[0, page], half)
-        live[page, half, :count] = True
-    place = torch.device(device)
-    sealer = sealing.Sealer(layout, [tables], place)
-    given, alive = torch.from_numpy(stored).to(place), torch.from_numpy(live).to(place)
+    pages, place = Pages.of(name, bits, head_dim), torch.device(device)
+    sealer = sealing.Sealer(pages.layout, [pages.tables], place)
+    given, alive = (torch.from_numpy(part).to(place) for part in (pages.stored, pages.live))
     keys = sealer.keys(given, 0)
     values = sealer.values(given, alive.reshape(-1))
     undone = sealer.undone(values, 0, int(Modality.AUDIO))
-    assert keys.shape == values.shape == (1, KV_HEADS, 3 * PAGE, head_dim)
-    shape = (KV_HEADS, 3, 2, 32, head_dim)
-    keys, values, undone = (part.cpu().numpy().reshape(shape) for part in (keys, values, undone))
-    means = (tables.key_means @ hadamard(head_dim))[:, None]
-    for (page, half), found in coded.items():
-        wanted = found.key_scales.astype(np.float32)[..., None] * found.keys.decode(
-            chosen.key_levels
-        )
-        np.testing.assert_allclose(keys[:, page, half], wanted + means, rtol=1e-6, atol=1e-6)
-        scales = found.value_scales.astype(np.float32)[..., None]
-        alive_here = live[page, half][:, None]
-        levels = np.where(alive_here, scales * chosen.value_levels[found.value_codes], 0)
-        np.testing.assert_array_equal(values[:, page, half], levels)
-        whole = decode_values(found, Modality.AUDIO, chosen, tables)
-        np.testing.assert_allclose(
-            undone[:, page, half], np.where(alive_here, whole, 0), rtol=1e-4, atol=1e-5
-        )
-    assert not values[:, ~live].any()
+    pages.check(*(part.cpu().numpy() for part in (keys, values, undone)))
 
 
 def test_a_step_bit_by_bit(device: str, thinker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
