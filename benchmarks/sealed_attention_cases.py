@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -12,18 +11,18 @@ import torch
 from benchmarks.attention_cases import Case, expected, page_list
 from benchmarks.live_cells import Live, Shape, scattered
 from omni_core.backend import PAGE, SUBBLOCK
+from omni_core.paging.listing import list_subblocks
+from omni_core.paging.mirror import ListedPages
 from omni_core.quantization import Codec, SealedLayout, codec, mxfp4
 from omni_core.quantization.hadamard import hadamard
 from omni_core.units import Modality
 from omni_cuda.devices import upload
 from omni_cuda.kernels.launching import roomy
 from omni_cuda.kernels.sealed_list import SealedList, undoing
-from omni_cuda.kernels.tiling import split
+from omni_cuda.kernels.tiling import sealed_split, split
 
 _FIRST = 8
 """Pages of 16 bits before the first sealed one."""
-_HELD = 3
-"""Programs of decode that a multiprocessor holds."""
 _LOOKED_AT = 8
 """Queries whose output is checked, at most."""
 _EXPONENT = 122
@@ -116,7 +115,8 @@ class SealedCase:
                 to[layer, 0, at] = paged.to(dtype)
         sizes = count, shape.group, shape.kv_heads, dtype.itemsize, processors
         pages = page_list(self.live, split(*sizes, roomy=roomy(device)), device)
-        pages = replace(pages, query_order=self.pages.query_order)
+        newest = torch.full((count,), self.live.cells, dtype=torch.int64, device=device)
+        pages = replace(pages, query_order=newest)
         return Case(shape, self.live, self.queries, keys, values, pages)
 
 
@@ -157,8 +157,7 @@ def build(
     queries = torch.randn(layers, 1, 1, new, shape.q_heads, head_dim, dtype=dtype, device=device)
     turns = torch.randn(len(Modality), shape.kv_heads, head_dim, head_dim, device=device)
     turns = torch.linalg.qr(turns)[0]
-    most = max(1, _HELD * processors // shape.kv_heads) if new == 1 else len(Modality)
-    pages, kinds = _listed(live, most, new, device)
+    pages, kinds = _listed(live, new, shape, dtype.itemsize, device, processors)
     rotations = undoing(turns, layout)
     return SealedCase(
         shape, layout, codec(bits=bits), live, queries, sealed, turns, rotations, kinds, pages
@@ -166,36 +165,37 @@ def build(
 
 
 def _listed(
-    live: Live, most: int, new: int, device: torch.device
+    live: Live, new: int, shape: Shape, element: int, device: torch.device, processors: int
 ) -> tuple[SealedList, torch.Tensor]:
-    """Rows of whole pages, each program's of one modality, and the modality of each page."""
-    count, kinds = live.pages.size, len(Modality)
-    programs = max(kinds, min(most, count // 4) // kinds * kinds)
-    cuts = np.arange(programs + 1) * count // programs
-    room = int(np.diff(cuts).max())
-    subblocks = (live.pages.astype(np.int64) + _FIRST) * 2
-    rows = np.zeros((programs * room + 1, 2), np.int64)
-    segments = np.zeros((programs, 4), np.int32)
-    of_page = np.zeros(count, np.int64)
-    of_program = np.arange(programs, dtype=np.int32) * kinds // programs
-    for program, (begin, end) in enumerate(pairwise(cuts)):
-        at, size = program * room, end - begin
-        rows[at : at + size, 0] = subblocks[begin:end] | (subblocks[begin:end] + 1) << 32
-        rows[at : at + size, 1] = -1
-        segments[program] = at, at + size, at + size, 0
-        of_page[begin:end] = of_program[program]
-    listed = SealedList(
-        upload(rows, device),
-        upload(np.zeros_like(rows[:-1]), device),
-        upload(segments, device),
-        programs,
-        torch.zeros(live.arena + _FIRST, PAGE, dtype=torch.int64, device=device),
-        None,
-        torch.full((new,), live.cells, dtype=torch.int64, device=device),
-        upload(of_program, device),
-        _FIRST,
+    """Whole pages as steps list them, a third of each modality, and the modality of each page."""
+    count = live.pages.size
+    pages = np.sort(live.pages.astype(np.int64))
+    kinds = np.sort(np.arange(count) % len(Modality)).astype(np.int8)
+    cut = new, shape.group, shape.kv_heads
+    dealt = split(*cut, element, processors, roomy=roomy(device)).programs > 1
+    programs, shares = sealed_split(*cut, processors, 1, live.arena, dealt)
+    listing = list_subblocks(
+        ListedPages(
+            (pages + _FIRST).astype(np.int32),
+            np.full((count, 2), 0xFFFFFFFF, np.uint32),
+            np.zeros(count, np.int32),
+            np.zeros(count, np.bool_),
+            np.zeros((0, PAGE), np.int64),
+            0,
+            kinds,
+        ),
+        1,
+        sealed_programs=programs,
     )
-    return listed, upload(of_page, device)
+    first = listing.first_sealed
+    rows = np.concatenate([listing.rows[first:], np.full((1, 2), -1)])
+    segments = listing.segments[-len(listing.modality) :]
+    segments = segments - np.asarray([first, first, first, 0], np.int32)
+    placed, kind = upload(segments, device), upload(listing.modality.astype(np.int32), device)
+    listed = SealedList(upload(rows, device), placed, programs, None, kind, _FIRST, shares)
+    of_page = np.empty(live.arena, np.int64)
+    of_page[pages] = kinds
+    return listed, upload(of_page[live.pages], device)
 
 
 def unsealed(

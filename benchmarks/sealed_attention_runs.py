@@ -138,13 +138,14 @@ def sealed(case: SealedCase) -> Contender:
 
     def run(layer: int) -> torch.Tensor:
         queries = case.queries[layer]
-        shape = (case.pages.programs, *queries.shape[1:4])
+        shape = (case.pages.programs * case.pages.shares, *queries.shape[1:4])
         found = torch.empty(*shape, queries.shape[4], dtype=torch.float32, device=queries.device)
         sums = torch.empty(shape, dtype=torch.float32, device=queries.device)
         given = case.sealed[layer], case.pages, case.layout, case.rotations, case.scale
         attend_sealed(queries, *given, found, sums)
         out = torch.empty_like(queries[0])
-        merge_shares(found, sums, case.pages.segments, out)
+        dealt = case.pages.segments if case.pages.programs > 1 else None
+        merge_shares(found, sums, dealt, out)
         return out
 
     return Contender("sealed", run, lambda out: out[0])

@@ -10,6 +10,7 @@ from omni_cuda.arena import Arena
 from omni_cuda.kernels.attention import PageList, attend_pages
 from omni_cuda.kernels.mass import add_mass
 from omni_cuda.kernels.store import rotate_and_store
+from omni_cuda.sealed_paged import SealedPart
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Paged:
             each of the listing's shifts.
         mass: ``float32[pages * PAGE]``, to which is added what each cell gets, summed over queries,
             heads and streams; None where nobody asks.
+        sealed: the sealed pages; None in an arena without any. Their cells get no mass.
     """
 
     pages: PageList
@@ -30,6 +32,7 @@ class Paged:
     cos: torch.Tensor
     sin: torch.Tensor
     mass: torch.Tensor | None = None
+    sealed: SealedPart | None = None
 
     def __call__(self, qkv: torch.Tensor, arena: Arena, layer: int) -> torch.Tensor:
         """See :data:`omni_cuda.backbone.Attend`."""
@@ -39,6 +42,8 @@ class Paged:
         shape = (self.cos.shape[0] - 1, streams, count, q_heads, head_dim)
         queries, scale = qkv.new_empty(shape), head_dim**-0.5
         rotate_and_store(qkv, self.cos, self.sin, self.cells, keys, values, queries)
+        if self.sealed is not None:
+            return self.sealed.attend(queries, arena, layer, self.pages, scale).flatten(2)
         if self.mass is None:
             return attend_pages(queries, keys, values, self.pages, scale).flatten(2)
         sums = torch.empty(shape[1:4], dtype=torch.float32, device=qkv.device)

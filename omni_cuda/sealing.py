@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,15 @@ import torch
 from omni_core.backend import PAGE, SUBBLOCK, ArenaLayout, MovePlan
 from omni_core.host_sealing import Cells, coded
 from omni_core.paging.mirror import TableMirror
-from omni_core.quantization import LayerTables, codec, digest, mxfp4, packing
+from omni_core.quantization import DEFAULT, LayerTables, codec, digest, mxfp4, packing
 from omni_core.quantization.hadamard import hadamard
 from omni_core.units import Int32
 from omni_cuda.arena import Arena
 from omni_cuda.arena import Cells as Rows
 from omni_cuda.devices import download, upload
+
+if TYPE_CHECKING:
+    from omni_cuda.sealing_kernels import SealingKernels
 
 _WORD, _HALF = 32, 16
 
@@ -29,6 +33,7 @@ class Sealer:
         layout: of an arena that has some.
         tables: of each layer of the model.
         device: where the arena is.
+        kernels: whether Triton's seal, where they know the codec.
 
     Attributes:
         turn: ``float32[D, D]``, by which queries are rotated to meet keys.
@@ -37,7 +42,11 @@ class Sealer:
     """
 
     def __init__(
-        self, layout: ArenaLayout, tables: Sequence[LayerTables], device: torch.device
+        self,
+        layout: ArenaLayout,
+        tables: Sequence[LayerTables],
+        device: torch.device,
+        kernels: bool = False,
     ) -> None:
         self._layout, self._format, self._tables = layout, layout.sealed, tables
         self.digest = digest(tables)
@@ -54,16 +63,25 @@ class Sealer:
         means = upload(np.stack([t.key_means for t in tables]), device)
         self._means = (means @ self.turn)[:, :, None]
         self.bytes: int = self._rotations.nbytes + self._means.nbytes + self.turn.nbytes
+        self._kernels: SealingKernels | None = None
+        alike = len({each.feedback is None for each in tables}) == 1
+        if kernels and layout.codec == DEFAULT and alike:
+            from omni_cuda.sealing_kernels import SealingKernels
+
+            self._kernels = SealingKernels(layout, tables, self._rotations, device)
+            self.bytes += self._kernels.bytes
 
     def seal(self, arena: Arena, plan: MovePlan, mirror: TableMirror) -> None:
         """Code the cells that a plan seals, in all layers and streams; none if one is refused.
 
-        They are coded on the host: they are few, and no unit waits for them. A kernel for whole
-        arenas would be called here.
+        Where no kernel does, they are coded on the host.
 
         Raises:
             BackendError: see :func:`omni_core.host_sealing.coded`.
         """
+        if self._kernels and self._kernels.seal(arena, plan, mirror):
+            return
+        # Who refuses says which layer it is, and why.
         made = coded(
             plan,
             mirror,

@@ -14,17 +14,26 @@ import torch
 
 from omni_core.backend import PAGE, ArenaLayout, StepPlan
 from omni_core.model_config import TextConfig
-from omni_core.paging.listing import Lister, most_room, most_rows
+from omni_core.paging.listing import (
+    Lister,
+    most_room,
+    most_rows,
+    most_sealed_room,
+    most_sealed_rows,
+)
 from omni_core.paging.mirror import ListedPages
+from omni_core.units import Modality
 from omni_cuda.arena import Arena
 from omni_cuda.backbone import Backbone
 from omni_cuda.graphs import Captures
 from omni_cuda.kernels.attention import PageList
 from omni_cuda.kernels.launching import roomy
-from omni_cuda.kernels.tiling import split
+from omni_cuda.kernels.sealed_list import SealedList
+from omni_cuda.kernels.tiling import Split, sealed_split, split
 from omni_cuda.ops import Ops
 from omni_cuda.paged import Paged
 from omni_cuda.rotary import DeviceRotary
+from omni_cuda.sealed_paged import SealedPart, SealedReader
 from omni_cuda.staging import Staging
 
 _LONGEST_GRAPH = 1024
@@ -59,8 +68,9 @@ class Shared:
 
     Attributes:
         backbone, ops, text, arena, layout: what runs on what.
-        order, bias: of each cell, ``[pages + 1, PAGE]``, int64 and float32; the last page is where
-            padding goes.
+        reader: of sealed pages; None in an arena without any.
+        order, bias: of each cell of both pools, ``[all_pages + 1, PAGE]``, int64 and float32; the
+            last page is where padding goes.
         processors: multiprocessors of the card.
         captures: for graphs; None where there are none.
     """
@@ -73,12 +83,13 @@ class Shared:
         arena: Arena,
         layout: ArenaLayout,
         graphs: bool,
+        reader: SealedReader | None = None,
     ) -> None:
         self.backbone, self.ops, self.text = backbone, ops, text
-        self.arena, self.layout = arena, layout
+        self.arena, self.layout, self.reader = arena, layout, reader
         self.device = arena.keys.device
         self.rotary = DeviceRotary(text, self.device)
-        shape = (layout.pages + 1, PAGE)
+        shape = (layout.all_pages + 1, PAGE)
         self.order = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self.bias = torch.zeros(shape, dtype=torch.float32, device=self.device)
         self.processors = 1
@@ -106,19 +117,21 @@ class Step:
         self._shared, self._shape = shared, shape
         text, layout, device = shared.text, shared.layout, shared.device
         element = shared.arena.keys.element_size()
-        self._programs, self._shares = split(
-            shape.tokens,
-            text.q_heads // text.kv_heads,
-            text.kv_heads * layout.streams,
-            element,
-            shared.processors,
-            shape.tables,
-            roomy(device),
-        )
-        rows = most_rows(layout.pages, shape.tables)
-        room = most_room(rows, shape.tables, self._programs)
-        self._listers = [Lister(self._programs, room) for _ in range(layout.groups)]
-        self._staging = Staging(self._arrays(self._programs * room), device)
+        cut = (shape.tokens, text.q_heads // text.kv_heads, text.kv_heads * layout.streams)
+        about = element, shared.processors, shape.tables, roomy(device)
+        self._programs, self._shares = split(*cut, *about)
+        self._dealt = self._programs > 1
+        room = most_room(most_rows(layout.pages, shape.tables), shape.tables, self._programs)
+        self._sealed, sealed_room = Split(1, 1), None
+        if shared.reader is not None:
+            sealed = shared.processors, shape.tables, layout.sealed_pages
+            self._sealed = sealed_split(*cut, *sealed, self._dealt)
+            rows = most_sealed_rows(layout.sealed_pages, shape.tables)
+            sealed_room = most_sealed_room(rows, shape.tables, self._sealed.programs)
+        rooms = self._programs, room, self._sealed.programs, sealed_room
+        self._listers = [Lister(*rooms) for _ in range(layout.groups)]
+        listed = self._sealed.programs * (sealed_room or 0)
+        self._staging = Staging(self._arrays(self._programs * room, listed), device)
         size = layout.streams * shape.tokens * text.hidden
         # Steps take turns, so one room does for all that have a graph.
         inputs = shared.inputs
@@ -139,14 +152,19 @@ class Step:
         _pad(host["order"], plan.order, int(plan.order[-1]))
         _pad(host["bias"], np.log(plan.counts), 0)
         _pad(host["cells"], plan.cells, -1)
-        _pad(host["places"], plan.cells, self._shared.layout.pages * PAGE)
+        _pad(host["places"], plan.cells, self._shared.layout.all_pages * PAGE)
         host["logits"][:] = plan.logits
         for index, group in enumerate(live):
             listing = self._listers[index].list(group)
-            host["rows"][index, :-1] = listing.rows
-            segments = host["segments"][index]
-            segments[: len(listing.segments)] = listing.segments
-            segments[len(listing.segments) :] = 0
+            behind, segments = listing.first_sealed, listing.segments
+            host["rows"][index, :-1] = listing.rows[:behind]
+            plain = len(segments) - len(listing.modality)
+            _pad_rows(host["segments"][index, : self._plain], segments[:plain])
+            if self._shared.reader is not None:
+                host["sealed_rows"][index, :-1] = listing.rows[behind:]
+                sealed = segments[plain:] - np.asarray([behind, behind, behind, 0], np.int32)
+                _pad_rows(host["segments"][index, self._plain :], sealed)
+                _pad(host["modality"][index], listing.modality, 0)
             _pad(host["shifts"][index], listing.shifts, 0)
             if self._shape.tokens > 1:
                 host["bounds"][index] = listing.bounds
@@ -208,10 +226,16 @@ class Step:
 
         return wait
 
-    def _arrays(self, listed: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    @property
+    def _plain(self) -> int:
+        """Segments of cells of 16 bits."""
+        # Where rows are dealt out, those of sealed pages follow at once, for one merge of both.
+        return self._programs if self._dealt else 2 * self._shape.tables
+
+    def _arrays(self, listed: int, sealed: int) -> dict[str, tuple[Any, tuple[int, ...]]]:
         shape, layout = self._shape, self._shared.layout
         count, groups = shape.tokens, layout.groups
-        return {
+        arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
             "positions": (np.int32, (3, count)),
             "shifts": (np.int32, (groups, shape.tables)),
             "tokens": (np.int64, (layout.streams, count)),
@@ -223,8 +247,15 @@ class Step:
             "rows": (np.int64, (groups, listed + 1, 2)),
             # A single token sees all that is listed whole.
             "bounds": (np.int64, (groups, listed if count > 1 else 1, 2)),
-            "segments": (np.int32, (groups, max(self._programs, 2 * shape.tables), 4)),
         }
+        segments = 0
+        if self._shared.reader is not None:
+            parts = len(Modality) * shape.tables
+            segments = self._sealed.programs if self._dealt else parts
+            arrays["sealed_rows"] = (np.int64, (groups, sealed + 1, 2))
+            arrays["modality"] = (np.int32, (groups, segments))
+        arrays["segments"] = (np.int32, (groups, self._plain + segments, 4))
+        return arrays
 
     def _launch(self) -> None:
         shared, given = self._shared, self._staging.device
@@ -249,20 +280,41 @@ class Step:
     def _attend(self, group: int) -> Paged:
         shared, given = self._shared, self._staging.device
         cos, sin = shared.rotary.tables(given["positions"], given["shifts"][group])
+        bias = shared.bias if self._shape.merged else None
+        segments = given["segments"][group]
         pages = PageList(
             given["rows"][group],
             given["bounds"][group],
-            given["segments"][group],
+            segments[: self._plain],
             self._programs,
             shared.order,
-            shared.bias if self._shape.merged else None,
+            bias,
             given["order"],
             self._shares,
         )
         mass = shared.mass[group] if self._shape.mass else None
-        return Paged(pages, given["cells"][group], cos, sin, mass)
+        sealed = None
+        if shared.reader is not None:
+            listed = SealedList(
+                given["sealed_rows"][group],
+                segments[self._plain :],
+                self._sealed.programs,
+                bias,
+                given["modality"][group],
+                shared.layout.pages,
+                self._sealed.shares,
+            )
+            first = group * shared.layout.layers_per_group
+            merged = segments if self._dealt else None
+            sealed = SealedPart(listed, shared.reader, first, merged)
+        return Paged(pages, given["cells"][group], cos, sin, mass, sealed)
 
 
 def _pad(room: npt.NDArray[Any], values: npt.NDArray[Any], rest: int) -> None:
     room[..., : values.shape[-1]] = values
     room[..., values.shape[-1] :] = rest
+
+
+def _pad_rows(room: npt.NDArray[Any], rows: npt.NDArray[Any]) -> None:
+    room[: len(rows)] = rows
+    room[len(rows) :] = 0

@@ -70,7 +70,7 @@ class Pages:
             wanted = found.key_scales.astype(np.float32)[..., None] * found.keys.decode(
                 self.codec.key_levels
             )
-            np.testing.assert_allclose(keys[:, page, half], wanted + means, rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(keys[:, page, half], wanted + means, rtol=1e-6, atol=1e-5)
             scales = found.value_scales.astype(np.float32)[..., None]
             alive_here = self.live[page, half][:, None]
             levels = np.where(alive_here, scales * self.codec.value_levels[found.value_codes], 0)

@@ -79,18 +79,55 @@ def attend_pages(
     Returns:
         ``[streams, T, q_heads, head_dim]`` in the queries' dtype.
     """
+    shares = pages.programs * pages.shares
+    out = torch.empty_like(queries[0])
+    if shares == 1:
+        _launch(queries, keys, values, pages, scale, out, sums, shared=False)
+        return out
+    shape = (shares, *out.shape[:3])
+    found = torch.empty(*shape, out.shape[3], dtype=torch.float32, device=out.device)
+    found_sums = torch.empty(shape, dtype=torch.float32, device=out.device)
+    find_in_pages(queries, keys, values, pages, scale, found, found_sums)
+    merge_shares(found, found_sums, pages.segments if pages.programs > 1 else None, out, sums)
+    return out
+
+
+def find_in_pages(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    pages: PageList,
+    scale: float,
+    found: torch.Tensor,
+    found_sums: torch.Tensor,
+) -> None:
+    """What each share of the rows finds, for :func:`omni_cuda.kernels.merge.merge_shares`.
+
+    Args:
+        queries, keys, values, pages, scale: as in :func:`attend_pages`.
+        found: ``float32[programs * shares, streams, T, q_heads, head_dim]``, contiguous; not
+            written where a share saw nothing.
+        found_sums: ``float32[programs * shares, streams, T, q_heads]``, log-sum-exp to base 2, -inf
+            there; not written by programs without rows.
+    """
+    _launch(queries, keys, values, pages, scale, found, found_sums, shared=True)
+
+
+def _launch(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    pages: PageList,
+    scale: float,
+    out: torch.Tensor,
+    sums: torch.Tensor | None,
+    shared: bool,
+) -> None:
     _, streams, count, q_heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     group = q_heads // kv_heads
     cut = tiling(count, group, queries.element_size(), roomy(queries.device))
     shares = pages.programs * pages.shares
-    shared = shares > 1
-    out = torch.empty_like(queries[0])
-    found, found_sums = out, sums
-    if shared:
-        shape = (shares, streams, count, q_heads)
-        found = torch.empty(*shape, head_dim, dtype=torch.float32, device=out.device)
-        found_sums = torch.empty(shape, dtype=torch.float32, device=out.device)
     _attend[(triton.cdiv(count * group, cut.queries), kv_heads * streams, shares)](
         queries,
         keys,
@@ -101,8 +138,8 @@ def attend_pages(
         pages.order,
         pages.bias,
         pages.query_order,
-        found,
-        found_sums,
+        out,
+        sums,
         scale * _LOG2E,
         count,
         streams,
@@ -125,9 +162,6 @@ def attend_pages(
         num_stages=cut.stages,
         **early_launch(queries.device),
     )
-    if shared:
-        merge_shares(found, found_sums, pages.segments if pages.programs > 1 else None, out, sums)
-    return out
 
 
 @triton.jit(do_not_specialize=["count", "streams", "listed", "room"])

@@ -10,6 +10,7 @@ from omni_cuda.kernels import sealed_plain
 from omni_cuda.kernels.launching import INTERPRETED, early, early_launch
 from omni_cuda.kernels.sealed_list import SealedList
 from omni_cuda.kernels.sealed_prefill import prefill_sealed
+from omni_cuda.kernels.tiling import SEALED_WARPS
 
 _LOG2E = 1.4426950408889634
 
@@ -34,7 +35,7 @@ def attend_sealed(
     Args:
         queries: ``[tables, streams, T, q_heads, head_dim]``.
         sealed: ``uint8[streams, pages, kv_heads, layout.bytes]``, a layer.
-        pages: what is alive; a single query is taken to see all of it.
+        pages: what is alive.
         layout: of the pages.
         rotations: of :func:`omni_cuda.kernels.sealed_list.undoing`.
         scale: factor on the dot products.
@@ -46,7 +47,7 @@ def attend_sealed(
         levels: of :func:`omni_cuda.kernels.sealed_list.codebook`; None for the codec ``fitted``.
     """
     given = queries, sealed, pages, layout, rotations, scale, found, found_sums
-    if queries.shape[2] == 1 and pages.shares == 1 and levels is None:
+    if queries.shape[2] == 1 and pages.programs > 1 and levels is None:
         decode_sealed(*given, key_means=key_means)
     else:
         prefill_sealed(*given, key_means=key_means, levels=levels)
@@ -62,7 +63,7 @@ def decode_sealed(
     found: torch.Tensor,
     found_sums: torch.Tensor,
     *,
-    warps: int = 4,
+    warps: int = SEALED_WARPS,
     plain: bool = False,
     registers: int = 0,
     key_means: torch.Tensor | None = None,
@@ -126,7 +127,8 @@ def decode_sealed(
         "num_warps": warps,
         **early_launch(queries.device),
     }
-    if INTERPRETED or plain:
+    # Of fewer channels than lanes load at once, no layouts are made.
+    if INTERPRETED or plain or padded < 64:
         low = 2 if layout.bits == 3 else layout.bits
         sealed_plain.decode[grid](*tensors, low=low, exact=INTERPRETED, **shapes)
     else:

@@ -15,22 +15,19 @@ from omni_cuda.devices import upload
 
 @dataclass(frozen=True)
 class SealedList:
-    """A listing of sealed rows on the device.
+    """A listing of sealed rows on the device; every query sees all that it names.
 
     Attributes:
-        rows, bounds, segments, programs, order, bias, query_order, shares: as in
+        rows, segments, programs, bias, shares: as in
             :class:`omni_cuda.kernels.attention.PageList`.
         rotations: ``int32[segments]``, the rotation of each segment's values.
         first: page number of the first sealed page.
     """
 
     rows: torch.Tensor
-    bounds: torch.Tensor
     segments: torch.Tensor
     programs: int
-    order: torch.Tensor
     bias: torch.Tensor | None
-    query_order: torch.Tensor
     rotations: torch.Tensor
     first: int
     shares: int = 1

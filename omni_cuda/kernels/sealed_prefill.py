@@ -16,10 +16,9 @@ from omni_core.quantization import SealedLayout
 from omni_cuda.kernels.launching import INTERPRETED, early, early_launch
 from omni_cuda.kernels.sealed_list import SealedList
 from omni_cuda.kernels.sealed_walk import walk
+from omni_cuda.kernels.tiling import SEALED_LINES
 
 _LOG2E = 1.4426950408889634
-_MOST = 128
-"""Lines, a query and a head each, of a program."""
 
 
 def prefill_sealed(
@@ -35,7 +34,7 @@ def prefill_sealed(
     key_means: torch.Tensor | None = None,
     levels: torch.Tensor | None = None,
 ) -> None:
-    """What each share of a listing's rows finds for each query, of cells of ``order <= its own``.
+    """What each share of a listing's rows finds for each query.
 
     Args:
         queries, sealed, pages, layout, rotations, scale, found, found_sums, key_means, levels: as
@@ -44,7 +43,7 @@ def prefill_sealed(
     _, streams, count, q_heads, head_dim = queries.shape
     kv_heads = sealed.shape[2]
     group = q_heads // kv_heads
-    block = max(16, min(_MOST, triton.next_power_of_2(count * group)))
+    block = max(16, min(SEALED_LINES, triton.next_power_of_2(count * group)))
     shares = pages.programs * pages.shares
     _prefill[(triton.cdiv(count * group, block), kv_heads * streams, shares)](
         queries,
@@ -53,12 +52,9 @@ def prefill_sealed(
         key_means,
         levels,
         pages.rows.view(torch.int32),
-        pages.bounds,
         pages.segments,
         pages.rotations,
-        pages.order,
         pages.bias,
-        pages.query_order,
         found,
         found_sums,
         scale * _LOG2E,
@@ -83,7 +79,6 @@ def prefill_sealed(
         value_scales_at=layout.value_scales,
         exponents_at=layout.exponents,
         apart=pages.programs > 1,
-        checked=count > 1,
         exact=INTERPRETED,
         dependent=early(queries.device),
         num_warps=4 if block <= 32 else 8,
@@ -99,12 +94,9 @@ def _prefill(
     key_means,
     levels,
     rows,
-    bounds,
     segments,
     kinds,
-    order,
     bias,
-    query_order,
     found,
     sums,
     scale,
@@ -129,7 +121,6 @@ def _prefill(
     value_scales_at: tl.constexpr,
     exponents_at: tl.constexpr,
     apart: tl.constexpr,
-    checked: tl.constexpr,
     exact: tl.constexpr,
     dependent: tl.constexpr,
 ):
@@ -148,9 +139,6 @@ def _prefill(
     if dependent:
         gdc_wait()
         gdc_launch_dependents()
-    mine = tl.zeros([block], tl.int64)
-    if checked:
-        mine = tl.load(query_order + token, mask=there, other=0)
     last = 0
     if not apart:
         for segment in range(listed):
@@ -163,12 +151,10 @@ def _prefill(
     for piece in range(1 if apart else listed):
         segment = share if apart else piece
         begin = tl.load(segments + segment * 4)
-        whole = tl.load(segments + segment * 4 + 1)
         end = tl.load(segments + segment * 4 + 2)
         if not apart:
             begin = tl.maximum(begin, low)
             end = tl.minimum(end, high)
-            whole = tl.minimum(tl.maximum(whole, begin), end)
         if begin < end:
             table = tl.load(segments + segment * 4 + 3).to(tl.int64)
             used = there[:, None] & (d < head_dim)[None, :]
@@ -182,26 +168,11 @@ def _prefill(
             largest = tl.max(tl.abs(q), axis=1)
             largest = tl.where(largest == 0.0, 1.0, largest)
             q = (q / largest[:, None]).to(tl.float16)
-            if checked:
-                whole, end = _seen(bounds, whole, end, mine, there)
-            else:
-                whole = end
-            own_peak = tl.full([block], float("-inf"), tl.float32)
-            own_total = tl.zeros([block], tl.float32)
-            mixed = tl.zeros([block, padded], tl.float32)
             own_peak, own_total, mixed = walk(
-                q, largest * scale, sealed, levels, rows, order, bias, mine, begin, whole, first,
-                own_peak, own_total, mixed, kv_heads, head_dim, bits, size, key_bytes, value_bytes,
-                values_at, ranges_at, key_scales_at, value_scales_at, exponents_at, False,
-                exact,
+                q, largest * scale, sealed, levels, rows, bias, begin, end, first,
+                kv_heads, head_dim, bits, size, key_bytes, value_bytes, values_at,
+                ranges_at, key_scales_at, value_scales_at, exponents_at, exact,
             )  # fmt: skip
-            if checked:
-                own_peak, own_total, mixed = walk(
-                    q, largest * scale, sealed, levels, rows, order, bias, mine, whole, end, first,
-                    own_peak, own_total, mixed, kv_heads, head_dim, bits, size, key_bytes,
-                    value_bytes, values_at, ranges_at, key_scales_at, value_scales_at,
-                    exponents_at, True, exact,
-                )  # fmt: skip
             # Back from the values' rotation.
             mixed = mixed / tl.where(own_total == 0.0, 1.0, own_total)[:, None]
             kind = tl.load(kinds + segment)
@@ -218,10 +189,11 @@ def _prefill(
             peak = top
     total = tl.where(total == 0.0, 1.0, total)
     out = out / total[:, None]
+    log_sum = peak + tl.log2(total)
     place += share.to(tl.int64) * streams * count * heads
-    used = (there & (peak > float("-inf")))[:, None] & (d < head_dim)[None, :]
+    used = (there & (log_sum > float("-inf")))[:, None] & (d < head_dim)[None, :]
     tl.store(found + place[:, None] * head_dim + d[None, :], out, mask=used)
-    tl.store(sums + place, peak + tl.log2(total), mask=there)
+    tl.store(sums + place, log_sum, mask=there)
 
 
 @triton.jit
@@ -236,21 +208,3 @@ def _rotated(q, head_dim: tl.constexpr):
     same = d[:, None] // block == d[None, :] // block
     signs = tl.where(same, tl.where(both & 1 != 0, -1.0, 1.0), 0.0)
     return tl.dot(q, signs.to(q.dtype), input_precision="ieee") * (block**-0.5)
-
-
-@triton.jit
-def _seen(bounds, whole, end, mine, there):
-    """Up to where all of a tile's queries see all, and up to where one sees something.
-
-    Bounds ascend: both are heads of the rows.
-    """
-    oldest = tl.min(tl.where(there, mine, 9223372036854775807), axis=0)
-    newest = tl.max(mine, axis=0)
-    seen = whole
-    for start in range(whole, end, 64):
-        row = start + tl.arange(0, 64)
-        low = tl.load(bounds + row * 2, mask=row < end, other=9223372036854775807)
-        high = tl.load(bounds + row * 2 + 1, mask=row < end, other=9223372036854775807)
-        whole += tl.sum((high <= oldest).to(tl.int32), axis=0)
-        seen += tl.sum((low <= newest).to(tl.int32), axis=0)
-    return whole, seen

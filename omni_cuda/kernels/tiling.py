@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from omni_core.units import Modality
+
 _MERGE = 0.03
 """Of a tile's work, what it takes to write and to merge one more share of it."""
 _ROUND = 32
 """Many programs are a multiple of it: rows are dealt out and merged more evenly (on an H200, 64 are
 2 % faster than 67, the most that run at once)."""
+
+SEALED_LINES = 128
+"""Lines of a program that reads sealed pages for several queries, at most."""
+SEALED_WARPS = 2
+"""Warps of a program that reads sealed pages for one query: each walks rows of its own."""
+_SEALED_HELD = 4
+"""Such programs that a multiprocessor's registers hold: on an H200 over 65,536 cells, 7 % faster
+than half as many of four warps, and half again as fast as one more than fit."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,33 @@ def split(
     # A program reads for one table; what a query may see in part, no single one does, is apart too.
     parts = tables if count == 1 else 2 * tables
     return Split(max(parts, most - most % _ROUND if most > _ROUND else most), 1)
+
+
+def sealed_split(
+    count: int,
+    group: int,
+    heads: int,
+    processors: int,
+    tables: int,
+    pages: int,
+    dealt: bool,
+) -> Split:
+    """How rows of sealed pages are shared.
+
+    Args:
+        count, group, heads, processors, tables: as for :func:`split`.
+        pages: sealed pages, of the whole arena.
+        dealt: whether the rows of 16 bits are dealt out to programs: then these are as well, for
+            one merge follows both.
+    """
+    tiles = -(-count * group // SEALED_LINES) * heads
+    if not dealt:
+        return Split(1, min(range(1, 5), key=lambda each: _taken(tiles, each, processors)))
+    most = processors // tiles
+    if count == 1:
+        most = min(_SEALED_HELD * processors // heads, -(-pages // SEALED_WARPS))
+    # A program reads for one table, and values of one modality.
+    return Split(max(tables * len(Modality), most), 1)
 
 
 def _taken(tiles: int, shares: int, processors: int) -> float:

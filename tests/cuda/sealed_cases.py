@@ -42,12 +42,11 @@ class Case:
         first: number of the first page.
         decoded: keys and values ``float64[streams, n, kv_heads, head_dim]`` of the live cells.
         table: ``int64[n]``, of each of them.
-        order, bias: of the pool ``[first + pages, PAGE]``.
+        bias: of the pool ``[first + pages, PAGE]``.
         cells: ``int64[n]``, their numbers in the pool.
-        query_order: ``int64[T]``.
         rotations: ``float32[modalities, kv_heads, head_dim, head_dim]``.
         key_means: ``float32[kv_heads, head_dim]``.
-        listing: rows, bounds, segments and their rotations.
+        listing: rows, segments and their rotations.
         programs: that it is dealt out to.
     """
 
@@ -58,10 +57,8 @@ class Case:
     first: int
     decoded: tuple[Float64, Float64]
     table: npt.NDArray[np.int64]
-    order: npt.NDArray[np.int64]
     bias: npt.NDArray[np.float32] | None
     cells: npt.NDArray[np.int64]
-    query_order: npt.NDArray[np.int64]
     rotations: npt.NDArray[np.float32]
     key_means: npt.NDArray[np.float32]
     listing: tuple[npt.NDArray[Any], ...]
@@ -94,17 +91,14 @@ class Case:
 
     def sealed_list(self, device: str) -> SealedList:
         """The listing on a device."""
-        rows, bounds, segments, kinds = (
+        rows, segments, kinds = (
             torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in self.listing
         )
         return SealedList(
             rows,
-            bounds,
             segments,
             self.programs,
-            torch.from_numpy(self.order).to(device),
             None if self.bias is None else torch.from_numpy(self.bias).to(device),
-            torch.from_numpy(self.query_order).to(device),
             kinds,
             self.first,
             self.size.programs // self.programs,
@@ -120,8 +114,9 @@ class Case:
         at = np.concatenate(which)
         cells = self.cells[at]
         bias = np.zeros(at.size) if self.bias is None else self.bias.reshape(-1)[cells]
-        order = self.order.reshape(-1)[cells]
-        shares = attention_shares(runs, self.query_order, order, bias.astype(float), self.scale)
+        # Every query sees every cell.
+        ages = np.ones(self.size.count, np.int64), np.zeros(at.size, np.int64)
+        shares = attention_shares(runs, *ages, bias.astype(float), self.scale)
         return shares, at
 
     def attended(self) -> Float64:
@@ -133,25 +128,22 @@ class Case:
         return np.stack(found)
 
     def sums(self) -> Float64:
-        """Log-sum-exp to base 2, ``float64[streams, T, q_heads]``; -inf where nothing is seen."""
-        blind = np.less.outer(self.query_order, self.order.reshape(-1)[self.cells])
+        """Log-sum-exp to base 2, ``float64[streams, T, q_heads]``."""
         bias = 0.0 if self.bias is None else self.bias.reshape(-1)[self.cells].astype(float)
         found = []
         for stream in range(self.size.streams):
             keys = np.repeat(self.decoded[0][stream], self.size.group, axis=1)
             each = np.einsum("athd,nhd->athn", self.queries[:, stream], keys) * self.scale + bias
-            scores = each[self.table, :, :, np.arange(self.cells.size)]
-            scores = np.where(blind.T[:, :, None], -np.inf, scores) / np.log(2)
+            scores = each[self.table, :, :, np.arange(self.cells.size)] / np.log(2)
             found.append(np.logaddexp2.reduce(scores, axis=0, initial=-np.inf))
         return np.stack(found)
 
 
-def make_case(size: Size, blind: int = 0, dealt: bool | None = None) -> Case:
+def make_case(size: Size, dealt: bool | None = None) -> Case:
     """Random numbers in random cells.
 
     Args:
         size: the shapes.
-        blind: queries that are older than every cell.
         dealt: whether rows are dealt out to programs, not cut between them; left out, those of a
             single query are.
     """
@@ -204,13 +196,6 @@ def make_case(size: Size, blind: int = 0, dealt: bool | None = None) -> Case:
         keys.append(np.stack([each[0] for each in for_streams]))
         values.append(np.stack([each[1] for each in for_streams]))
     cell = np.concatenate(cells)
-    count = (first + pages) * PAGE
-    order = draw.permutation(count).reshape(-1, PAGE) + 10
-    newest = order.reshape(-1)[cell].max()
-    middle = np.sort(order.reshape(-1)[cell])[cell.size // 2]
-    query_order = np.sort(draw.integers(middle, newest + 1, size.count))
-    query_order[:blind] = np.arange(blind)
-    query_order[-1] = newest
     bias = None
     if size.bias:
         bias = np.full((first + pages, PAGE), np.nan, np.float32)
@@ -219,8 +204,6 @@ def make_case(size: Size, blind: int = 0, dealt: bool | None = None) -> Case:
     queries = draw.standard_normal((size.tables, size.streams, size.count, heads, size.head_dim))
     dtype = getattr(torch, size.dtype)
     queries = torch.from_numpy(queries).to(dtype).double().numpy()
-    live_orders = np.full(count, np.iinfo(np.int64).max)
-    live_orders[cell] = order.reshape(-1)[cell]
     return Case(
         size,
         layout,
@@ -229,13 +212,11 @@ def make_case(size: Size, blind: int = 0, dealt: bool | None = None) -> Case:
         first,
         (np.concatenate(keys, axis=1), np.concatenate(values, axis=1)),
         np.array(of_table, np.int64),
-        order.astype(np.int64),
         bias,
         cell.astype(np.int64),
-        query_order.astype(np.int64),
         rotations,
         means,
-        listed(size, dealt, places, classes, occupancy, first, live_orders, query_order),
+        listed(size, dealt, places, classes, occupancy, first),
         size.programs if dealt else 1,
     )
 

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import SUBBLOCK
-
 
 class Size(NamedTuple):
     """Shapes of a case, and the programs that its rows are dealt out to."""
@@ -75,68 +73,43 @@ def listed(
     classes: npt.NDArray[np.int64],
     occupancy: npt.NDArray[np.uint32],
     first: int,
-    orders: npt.NDArray[np.int64],
-    query_order: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[Any], ...]:
-    """Rows, bounds, segments and what rotation each has, dealt out where there is one query."""
-    rows, bounds, runs = [], [], []
+    """Rows, segments and what rotation each has, dealt out to programs or not."""
+    rows, runs = [], []
     for kind in np.unique(classes[places // 2]):
-        mine = places[classes[places // 2] == kind] + 2 * first
-        ends = orders.reshape(-1, SUBBLOCK)[mine]
-        newest = np.where(ends == np.iinfo(np.int64).max, -1, ends).max(axis=1)
-        partly = newest > query_order[0]
-        oldest = ends.min(axis=1)
-        whole, start, highest = 0, len(rows), 0
-        for part in (False, True):
-            some = mine[partly == part]
-            rank = np.argsort(oldest[partly == part], kind="stable")
-            some = some[rank]
-            low = oldest[partly == part][rank]
-            high = newest[partly == part][rank]
-            for at in range(0, some.size, 2):
-                one, other = some[at], some[min(at + 1, some.size - 1)]
-                second = occupancy[other - 2 * first] if at + 1 < some.size else np.uint32(0)
-                words = int(occupancy[one - 2 * first]) | int(second) << 32
-                rows.append([int(one) | int(other) << 32, np.uint64(words).view(np.int64)])
-                highest = max(highest, int(high[at : at + 2].max()))
-                bounds.append([int(low[at]), highest] if part else [0, 0])
-            if not part:
-                whole = len(rows)
-        runs.append((start, whole, len(rows), int(kind)))
+        mine = places[classes[places // 2] == kind]
+        start = len(rows)
+        for at in range(0, mine.size, 2):
+            one, other = mine[at], mine[min(at + 1, mine.size - 1)]
+            second = occupancy[other] if at + 1 < mine.size else np.uint32(0)
+            words = int(occupancy[one]) | int(second) << 32
+            both = (int(one) + 2 * first) | (int(other) + 2 * first) << 32
+            rows.append([both, np.uint64(words).view(np.int64)])
+        runs.append((start, len(rows), int(kind)))
     if dealt:
-        return _dealt(size, np.array(rows, np.int64), np.array(bounds, np.int64), runs)
-    segments = [[a, b, c, kind // size.modalities] for a, b, c, kind in runs]
+        return _dealt(size, np.array(rows, np.int64), runs)
+    segments = [[a, b, b, kind // size.modalities] for a, b, kind in runs]
     kinds = [kind % size.modalities for *_, kind in runs]
     rows.append([-1, -1])
-    return (
-        np.array(rows, np.int64),
-        np.array(bounds, np.int64),
-        np.array(segments, np.int32),
-        np.array(kinds, np.int32),
-    )
+    return np.array(rows, np.int64), np.array(segments, np.int32), np.array(kinds, np.int32)
 
 
 def _dealt(
-    size: Size,
-    rows: npt.NDArray[np.int64],
-    bounds: npt.NDArray[np.int64],
-    runs: list[tuple[int, int, int, int]],
+    size: Size, rows: npt.NDArray[np.int64], runs: list[tuple[int, int, int]]
 ) -> tuple[npt.NDArray[Any], ...]:
     """Each run over an equal number of programs; those left over have nothing."""
     each = max(1, size.programs // len(runs))
     pieces = []
-    for start, whole, end, kind in runs:
+    for start, end, kind in runs:
         cuts = start + np.arange(each + 1) * (end - start) // each
-        pieces += [(a, min(max(whole, a), b), b, kind) for a, b in pairwise(cuts)]
-    room = max(b - a for a, _, b, _ in pieces) + 1
+        pieces += [(a, b, kind) for a, b in pairwise(cuts)]
+    room = max(b - a for a, b, _ in pieces) + 1
     spread = np.full((size.programs * room + 1, 2), -1, np.int64)
-    spread_bounds = np.zeros_like(spread[:-1])
     segments = np.zeros((size.programs, 4), np.int32)
     kinds = np.zeros(size.programs, np.int32)
-    for program, (a, whole, b, kind) in enumerate(pieces):
+    for program, (a, b, kind) in enumerate(pieces):
         begin = program * room
         spread[begin : begin + b - a] = rows[a:b]
-        spread_bounds[begin : begin + b - a] = bounds[a:b]
-        segments[program] = begin, begin + whole - a, begin + b - a, kind // size.modalities
+        segments[program] = begin, begin + b - a, begin + b - a, kind // size.modalities
         kinds[program] = kind % size.modalities
-    return spread, spread_bounds, segments, kinds
+    return spread, segments, kinds
