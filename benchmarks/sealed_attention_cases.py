@@ -25,8 +25,8 @@ _FIRST = 8
 """Pages of 16 bits before the first sealed one."""
 _LOOKED_AT = 8
 """Queries whose output is checked, at most."""
-_EXPONENT = 122
-"""Of all ranges: coordinates of keys of norm 1."""
+_EXPONENT = {2: 122, 3: 121, 4: 120}
+"""Of all ranges by bits: coordinates of keys of norm 1."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def build(
     sealed = torch.randint(0, 256, size, dtype=torch.uint8, device=device)
     # Spans above 0, exponents like those of keys of norm 1, norms like those of keys and values.
     sealed[..., layout.ranges : layout.key_scales] &= 0x7F
-    sealed[..., layout.exponents :] = _EXPONENT
+    sealed[..., layout.exponents :] = _EXPONENT[bits]
     halves = sealed.view(torch.float16)
     for begin, end, mean in (
         (layout.key_scales, layout.value_scales, head_dim**0.5),
