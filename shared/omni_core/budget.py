@@ -6,7 +6,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omni_core.backend import PAGE, ArenaLayout
 from omni_core.errors import BudgetError
@@ -52,11 +52,15 @@ class Budget:
         if self.cells is not None:
             return self.cells
         room = self.bytes or 0
-        needed = plan(least).bytes(element)
+        smallest = plan(least)
+        needed = smallest.bytes(element)
         if needed > room:
+            plain = replace(smallest, sealed_pages=0).bytes(element)
             raise BudgetError(
                 f"a budget of {room / 1e6:.1f} MB is too small: a cache of {least} cells, the "
-                f"fewest that can be, takes {needed / 1e6:.1f} MB; give more, or a budget in cells"
+                f"fewest that can be, takes {needed / 1e6:.1f} MB, {plain / 1e6:.1f} MB of them "
+                "what stays in 16 bits; give more, a budget in cells, or --seal all, which keeps "
+                "least in 16 bits"
             )
         most = least + room
         return (
@@ -74,7 +78,10 @@ def parse_budget(text: str) -> Budget:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise BudgetError(f"budget {text!r} is neither cells (8192) nor bytes (2GB, 512MiB)")
+        raise BudgetError(
+            f"budget {text!r} is neither cells (8192) nor bytes (2GB, 512MiB); expected a number, "
+            "for bytes with B, KB, MB, GB, KiB, MiB or GiB"
+        )
     number, unit = match.groups()
     if "b" not in text.lower():
         if "." in number:
