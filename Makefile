@@ -29,7 +29,8 @@ endif
 
 KERNELS := tests/cuda/test_kernel_attention.py tests/cuda/test_kernel_mass.py \
 	tests/cuda/test_kernel_gemv.py tests/cuda/test_kernel_norm.py tests/cuda/test_kernel_move.py \
-	tests/cuda/test_kernel_store.py
+	tests/cuda/test_kernel_store.py tests/cuda/test_kernel_sealed_attention.py \
+	tests/cuda/test_kernel_sealed_store.py
 SANITIZER ?= compute-sanitizer
 
 .PHONY: help demo test lint format docs clean sanitize

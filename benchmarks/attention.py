@@ -10,16 +10,24 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import secrets
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.attention_claims import OTHERS, claims, note_shares, over_history, passed
 from benchmarks.attention_plots import draw
-from benchmarks.harness import LACKS, ROOT, Report, out_folder, table
+from benchmarks.harness import (
+    INTERRUPTED,
+    LACKS,
+    ROOT,
+    Report,
+    as_process,
+    out_folder,
+    results_of,
+    seed,
+    table,
+)
 from benchmarks.nvidia import lacking
 
 PACKAGES = ("numpy", "torch", "triton", "flashinfer-python")
@@ -30,17 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="under two minutes, one shape")
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plots")
-    parser.add_argument("--seed", type=int, help="of all that is drawn; left out, a new one")
+    parser.add_argument("--seed", type=seed, help="of all that is drawn; left out, a new one")
     parser.add_argument(
-        "--draw", type=Path, metavar="FILE", help="only draw what a JSON file of this tells"
+        "--draw",
+        type=results_of("attention"),
+        metavar="FILE",
+        help="only draw what a JSON file of this tells",
     )
     options = parser.parse_args(arguments)
     if options.draw is not None:
-        document = json.loads(options.draw.read_text(encoding="utf-8"))
-        draw(document["rows"], options.out or ROOT / "docs" / "figures")
+        draw(options.draw["rows"], options.out or ROOT / "docs" / "figures")
         return 0
     if missing := lacking():
-        print(missing, file=sys.stderr)
+        told = "an Apple Silicon Mac has benchmarks/metal.py, with pip install -e '.[mlx]'"
+        print(f"{missing}; {told}", file=sys.stderr)
         return LACKS
     import torch
 
@@ -49,23 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpu = torch.cuda.get_device_name()
     took = "two minutes" if options.quick else "eight minutes"
     print(f"attention on {gpu}; takes up to {took}", file=sys.stderr, flush=True)
-    seed = secrets.randbits(31) if options.seed is None else options.seed
-    runs = Runs(seed, torch.device("cuda", torch.cuda.current_device()))
+    drawn = secrets.randbits(31) if options.seed is None else options.seed
+    runs = Runs(drawn, torch.device("cuda", torch.cuda.current_device()))
     # Each capture of a graph collects garbage: what is loaded by now is none.
     gc.freeze()
     try:
         runs.all(Size.small() if options.quick else Size())
     except KeyboardInterrupt:
         print("interrupted: what ran is reported", file=sys.stderr)
-        runs.rows.append({"part": "run", "failed": "interrupted"})
+        runs.rows.append({"part": "run", "failed": INTERRUPTED})
     gc.unfreeze()
     rows = runs.rows + over_history(runs.rows)
     note_shares(rows)
     show(rows)
-    report = Report("attention", rows, claims(rows), options.quick, PACKAGES, gpu, seed)
+    report = Report("attention", rows, claims(rows), options.quick, PACKAGES, gpu, drawn)
     print(f"\nwrote {report.write(options.out)}")
-    kept = options.out or (report.folder(None) if options.quick else ROOT / "docs" / "figures")
-    draw(rows, kept)
+    draw(rows, report.figures(options.out))
     return report.finish()
 
 
@@ -112,4 +122,4 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

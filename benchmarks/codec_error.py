@@ -28,7 +28,7 @@ from benchmarks.codec_losses import (
     rows_of,
     tables_of,
 )
-from benchmarks.harness import LACKS, ROOT, Claim, Report, out_folder, table
+from benchmarks.harness import LACKS, ROOT, Claim, Report, as_process, out_folder, table
 from benchmarks.perplexity_model import NotInstalledError, SmolLM2
 from omni_core.quantization import SealedLayout
 from omnilive import load
@@ -195,4 +195,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

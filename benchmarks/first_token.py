@@ -14,13 +14,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import LACKS, Claim, Report, out_folder, table
+from benchmarks.harness import LACKS, Claim, Report, as_process, out_folder, table
 from benchmarks.virtual_devices import RATE, Lacking, VirtualCamera, virtual_microphone
 from omnilive.models import EMBEDDED
 from omnilive.options import BACKENDS
@@ -74,11 +75,9 @@ def converse(count: int, arguments: Sequence[str]) -> dict[str, Any]:
     lost = right = 0
     with virtual_microphone() as microphone, VirtualCamera(lambda _: shown) as camera:
         command = [sys.executable, "-m", "omnilive", "live", "--jsonl", *arguments]
-        with subprocess.Popen(
-            [*command, "--camera", camera.address],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | microphone.environment,
-            stdout=subprocess.PIPE,
-            text=True,
+        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with _taken_along(
+            [*command, "--camera", camera.address], os.environ | paths | microphone.environment
         ) as process:
             running: Turn | None = None
             since, backend = 0.0, {}
@@ -119,6 +118,20 @@ def converse(count: int, arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _taken_along(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A process whose output is read here; a signal that ends this one ends it too."""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        except KeyboardInterrupt:
+            process.terminate()
+            process.communicate()
+            raise
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -149,10 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in ("part", "latency_ms")
     ]
     print(table(["spoken turns", ""], lines))
-    report = Report("first-token", [row], claims, count < TURNS, PACKAGES)
+    changed = (options.model, options.backend, options.device) != (EMBEDDED, "auto", "auto")
+    report = Report("first-token", [row], claims, count < TURNS, PACKAGES, changed=changed)
     print(f"\nwrote {report.write(options.out)}")
     return report.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

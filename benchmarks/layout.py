@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import ROOT, Claim, Report, out_folder
+from benchmarks.harness import Claim, Report, as_process, out_folder
 from benchmarks.harness import table as text_table
 from benchmarks.layout_plots import draw_bars, draw_extents
 from benchmarks.layout_runs import (
@@ -280,15 +280,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     any_token(size, found)
     bars = span_at_checkpoint(size, found)
     time_to_plan(size, found)
+    drawn = extents()
     show(found.rows)
-    report = Report("layout", found.rows, found.claims, options.quick)
+    changed = bool(options.recorded)
+    report = Report("layout", found.rows, found.claims, options.quick, changed=changed)
     print(f"\nwrote {report.write(options.out)}")
-    kept = options.out or (report.folder(None) if options.quick else ROOT / "docs" / "figures")
-    draw_extents(extents(), kept / "layout-extent.png")
+    kept = report.figures(options.out)
+    draw_extents(drawn, kept / "layout-extent.png")
     largest = {shape.name for shape in (SHAPES[1], SHAPES[4], SHAPES[7], SHAPES[8])}
     draw_bars([row for row in bars if row["stream"] in largest] or bars, kept / "layout-span.png")
     return report.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import LACKS, ROOT, Report, out_folder, table
+from benchmarks.harness import INTERRUPTED, LACKS, Report, as_process, out_folder, seed, table
 from benchmarks.metal_claims import claims, note_floors
 from benchmarks.metal_plots import draw
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="under two minutes, one shape")
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file and the plot")
-    parser.add_argument("--seed", type=int, help="of all that is drawn; left out, a new one")
+    parser.add_argument("--seed", type=seed, help="of all that is drawn; left out, a new one")
     options = parser.parse_args(arguments)
     # The reference is to be float32, not what tensor cores make of it.
     os.environ["MLX_ENABLE_TF32"] = "0"
@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine, label = _machine()
     took = "two minutes" if options.quick else "ten minutes"
     print(f"kernels on {label}; takes up to {took}", file=sys.stderr, flush=True)
-    seed = secrets.randbits(31) if options.seed is None else options.seed
-    runs = Runs(seed, machine)
+    drawn = secrets.randbits(31) if options.seed is None else options.seed
+    runs = Runs(drawn, machine)
     measure(runs, Size.small() if options.quick else Size())
-    report = Report("metal", runs.rows, claims(runs.rows), options.quick, PACKAGES, label, seed)
+    report = Report("metal", runs.rows, claims(runs.rows), options.quick, PACKAGES, label, drawn)
     return tell(report, options)
 
 
@@ -60,7 +60,7 @@ def measure(runs: Runs, size: Any) -> None:
         runs.all(size)
     except KeyboardInterrupt:
         print("interrupted: what ran is reported", file=sys.stderr)
-        runs.rows.append({"part": "run", "failed": "interrupted"})
+        runs.rows.append({"part": "run", "failed": INTERRUPTED})
     note_floors(runs.rows)
 
 
@@ -69,8 +69,7 @@ def tell(report: Report, options: argparse.Namespace) -> int:
     show(report.rows)
     path = report.write(options.out)
     print(f"\nwrote {path}")
-    kept = options.out or (path.parent if options.quick else ROOT / "docs" / "figures")
-    draw(report.rows, kept / f"{path.stem}.png")
+    draw(report.rows, report.figures(options.out) / f"{path.stem}.png")
     return report.finish()
 
 
@@ -146,4 +145,4 @@ def _lacking() -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

@@ -7,7 +7,15 @@ from typing import Any
 
 from benchmarks.live_cells import SHAPES, K, Shape
 from benchmarks.metal_chips import CHIPS, occupancy
-from benchmarks.metal_counts import Counted, launches, moved, registers, threadgroup_memory
+from benchmarks.metal_counts import (
+    Counted,
+    coded,
+    launches,
+    moved,
+    registers,
+    sealing,
+    threadgroup_memory,
+)
 from metal_kernels.cutting import Gpu
 
 Table = list[list[str]]
@@ -29,8 +37,8 @@ def resources(shapes: Sequence[Shape] = SHAPES) -> Table:
     found: dict[str, list[str]] = {}
     for shape in shapes:
         for new, live in STEPS:
-            listed = launches(shape, new, live, GPU, DTYPE)
-            for counted in [*listed, moved(shape, 64, DTYPE)]:
+            listed = launches(shape, new, live, GPU, DTYPE) + coded(shape, new, live, GPU, DTYPE)
+            for counted in [*listed, moved(shape, 64, DTYPE), sealing(shape, 2, DTYPE)]:
                 launch = counted.launch
                 if launch.variant in found:
                     continue
@@ -55,9 +63,13 @@ def work(shapes: Sequence[Shape] = SHAPES) -> Table:
     for shape in shapes:
         told: dict[tuple[str, str], Counted] = {}
         for new, live in STEPS:
-            for counted in launches(shape, new, live, GPU, DTYPE):
+            for counted in [
+                *launches(shape, new, live, GPU, DTYPE),
+                *coded(shape, new, live, GPU, DTYPE),
+            ]:
                 told.setdefault((counted.launch.kernel.name, counted.what), counted)
         told["move", ""] = moved(shape, 64, DTYPE)
+        told["sealed_store", ""] = sealing(shape, 2, DTYPE)
         for (name, _), counted in told.items():
             many = " x ".join(str(n) for n in counted.launch.threadgroups)
             lines.append(
@@ -172,7 +184,7 @@ def claimed(documents: Sequence[Document]) -> Table:
             [
                 document.get("device", "unknown"),
                 claim["name"],
-                f"{claim['value']:g}",
+                "-" if claim["value"] is None else f"{claim['value']:g}",
                 f"{claim['is']} {claim['bound']:g}",
                 "holds" if claim["holds"] else "**fails**",
             ]

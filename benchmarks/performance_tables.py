@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.stream_loop_claims import find, saved, share_of_loop
+from benchmarks.harness import shown
+from benchmarks.stream_loop_claims import PAUSE, find, saved, share_of_loop, slowest
 from benchmarks.stream_loop_stream import PARTS
 
 Row = dict[str, Any]
@@ -112,7 +113,7 @@ def latency(rows: Sequence[Row]) -> Table:
 
 
 def sessions(rows: Sequence[Row]) -> Table:
-    """Whole sessions: everything kept against OmniPick."""
+    """Whole sessions: everything kept against OmniPick; a star where one paused."""
     head = ["model", "unit", "to", "transformers s", "no-slide s", "OmniPick s"]
     lines = [[*head, "transformers over", "no-slide over", "listening alone: no-slide over"]]
     for row in find(rows, part="stream", path="ours", policy="omnipick"):
@@ -122,13 +123,26 @@ def sessions(rows: Sequence[Row]) -> Table:
                 row["model"],
                 f"{row['unit']:,}",
                 f"{row['target'] // 1024}K",
-                *(_number(one[0]["session_s"], 2) if one else "-" for one in (theirs, own)),
-                _number(row["session_s"], 2),
+                *(_session(one[0]) if one else "-" for one in (theirs, own)),
+                _session(row),
                 _times(theirs, row, lambda one: one["session_s"]),
                 _times(own, row, lambda one: one["session_s"]),
                 _times(own, row, lambda one: one["listening_s"]),
             ]
         )
+    return lines
+
+
+def pauses(rows: Sequence[Row]) -> Table:
+    """The streams in which a unit took too long for what it did."""
+    lines = [["model", "unit", "to", "path, policy", "median unit ms", "slowest unit ms", "over"]]
+    for row in find(rows, part="stream"):
+        times = slowest(row)
+        if times > PAUSE:
+            about = [row["model"], f"{row['unit']:,}", f"{row['target'] // 1024}K"]
+            median = _number(row["slowest_ms"] / times, 2)
+            numbers = [median, _number(row["slowest_ms"], 2), _number(times, 1)]
+            lines.append([*about, f"{row['path']}, {row['policy']}", *numbers])
     return lines
 
 
@@ -192,7 +206,7 @@ def claims(documents: Iterable[dict[str, Any]]) -> Table:
         for claim in document["claims"]:
             verdict = "holds" if claim["holds"] else "**fails**"
             bound = f"{claim['is']} {claim['bound']:g}"
-            lines.append([claim["name"], verdict, _number(claim["value"], 3), bound])
+            lines.append([claim["name"], verdict, shown(claim), bound])
     return lines
 
 
@@ -212,6 +226,10 @@ def _keeping_all(rows: Sequence[Row], row: Row) -> tuple[list[Row], list[Row]]:
 def _beside(row: Row, digits: int) -> list[str]:
     numbers = [_number(row.get(key), digits) for key in ("ours_ms", "dense_ms")]
     return [*numbers, _number(row.get("ratio"), 2), str(row.get("dense", "-"))]
+
+
+def _session(row: Row) -> str:
+    return _number(row["session_s"], 2) + ("*" if slowest(row) > PAUSE else "")
 
 
 def _listening(row: Row) -> float:

@@ -21,7 +21,7 @@ from benchmarks.codec_calibrated import plain, with_feedback, with_rotations
 from benchmarks.codec_capture import of_text
 from benchmarks.codec_losses import FEEDBACK
 from benchmarks.codec_rivals import Method, Ours, rivals
-from benchmarks.harness import LACKS, ROOT, Claim, Report, out_folder, table
+from benchmarks.harness import LACKS, ROOT, Claim, Report, as_process, out_folder, table
 from benchmarks.perplexity_model import NotInstalledError, SmolLM2
 from benchmarks.perplexity_stream import SETTINGS, Setting, perplexity
 from omni_core.backend import SUBBLOCK
@@ -153,10 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows[1:]
     ]
     print(table(["sealed", "codec", "bits", "perplexity", "over 16 bits"], lines))
-    report = Report("perplexity", rows, claims(rows), options.quick, PACKAGES)
+    changed = (count, options.text) != (TOKENS, TEXT)
+    report = Report("perplexity", rows, claims(rows), options.quick, PACKAGES, changed=changed)
     print(f"\nwrote {report.write(options.out)}")
     return report.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 import streamworld
-from benchmarks.harness import LACKS, Claim, Report, out_folder, table
+from benchmarks.harness import LACKS, Claim, Report, as_process, out_folder, table
 from benchmarks.same_answers_ways import LONGEST, Reference, Said, Twin
 from omni_core import UnitMedia
 from omnilive.models import EMBEDDED_FOLDER
 from streamworld import banks, render, script, tokens
 from streamworld.questions import draw
 
+QUESTIONS, QUICK = 200, 20
 UNITS, PER_STREAM = 16, 10
 ASKED_AT = (-1, 5, 10)
 """Units after which questions are asked; the stream goes on after the earlier ones."""
@@ -173,8 +174,8 @@ def _lacking() -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="20 questions, half a minute")
-    parser.add_argument("--questions", type=int, default=200, metavar="N", help="200 by default")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} questions, half a minute")
+    parser.add_argument("--questions", type=int, metavar="N", help=f"{QUESTIONS} by default")
     parser.add_argument(
         "--model",
         type=Path,
@@ -187,8 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file")
     options = parser.parse_args(arguments)
-    if options.questions < 1:
-        parser.error(f"--questions is {options.questions}, expected 1 or more")
+    count = options.questions
+    if count is None:
+        count = QUICK if options.quick else QUESTIONS
+    if count < 1:
+        parser.error(f"--questions is {count}, expected 1 or more")
     if not (options.model / "config.json").is_file():
         parser.error(f"--model is {options.model}, expected a folder that holds config.json")
     if lacking := _lacking():
@@ -198,13 +202,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bank = banks.load(options.banks, "test")
     except FileNotFoundError as error:
         parser.error(str(error))
-    found = compare(options.model, bank, 20 if options.quick else options.questions)
+    found = compare(options.model, bank, count)
     found.show()
     rows = [_marks(options.model), *found.rows]
-    report = Report("same-answers", rows, found.claims(), options.quick, PACKAGES)
+    changed = (count, options.model, options.banks) != (QUESTIONS, EMBEDDED_FOLDER, BANKS)
+    report = Report("same-answers", rows, found.claims(), options.quick, PACKAGES, changed=changed)
     print(f"\nwrote {report.write(options.out)}")
     return report.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

@@ -15,9 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness import LACKS, Report, out_folder, table
+from benchmarks.harness import LACKS, ROOT, Report, as_process, out_folder, seed, table
 from benchmarks.nvidia import lacking
 from benchmarks.sealed_attention_claims import claims
+from benchmarks.sealed_attention_plots import draw
 
 PACKAGES = ("numpy", "torch", "triton")
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="under two minutes, one shape, 2 bits")
     parser.add_argument("--out", type=out_folder, help="folder for the JSON file")
-    parser.add_argument("--seed", type=int, help="of all that is drawn; left out, a new one")
+    parser.add_argument("--seed", type=seed, help="of all that is drawn; left out, a new one")
     options = parser.parse_args(arguments)
     if missing := lacking():
         print(missing, file=sys.stderr)
@@ -39,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpu = torch.cuda.get_device_name()
     took = "two minutes" if options.quick else "eight minutes"
     print(f"sealed attention on {gpu}; takes up to {took}", file=sys.stderr, flush=True)
-    seed = secrets.randbits(31) if options.seed is None else options.seed
-    runs = Runs(seed, torch.device("cuda", torch.cuda.current_device()))
+    drawn = secrets.randbits(31) if options.seed is None else options.seed
+    runs = Runs(drawn, torch.device("cuda", torch.cuda.current_device()))
     # Each capture of a graph collects garbage: what is loaded by now is none.
     gc.freeze()
     try:
@@ -51,9 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.unfreeze()
     show(runs.rows)
     report = Report(
-        "sealed-attention", runs.rows, claims(runs.rows), options.quick, PACKAGES, gpu, seed
+        "sealed-attention", runs.rows, claims(runs.rows), options.quick, PACKAGES, gpu, drawn
     )
-    print(f"\nwrote {report.write(options.out)}")
+    path = report.write(options.out)
+    print(f"\nwrote {path}")
+    kept = options.out or (ROOT / "docs" / "figures" if report.record else path.parent)
+    draw(runs.rows, kept / "sealed-attention.png")
     return report.finish()
 
 
@@ -78,4 +82,4 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import soak_real_time
-from benchmarks.harness import LACKS, Claim, Report, out_folder, table
+from benchmarks.harness import INTERRUPTED, LACKS, Claim, Report, as_process, out_folder, table
 from benchmarks.soak_run import WARM_UP, Part, Soak
 from benchmarks.soak_stream import SCENE, stream
 from benchmarks.virtual_devices import Lacking
@@ -63,7 +63,7 @@ SHOWN = {
 def soak(prepared: Prepared, minutes: float, budget: int = BUDGET) -> list[dict[str, Any]]:
     """A row for each part of a stream of so many minutes, after a row about the run.
 
-    Ctrl-C ends it early; the parts that had ended then are what ran.
+    Ctrl-C ends it early; the parts that had ended then are what ran, if there are two to compare.
     """
     frontend, seconds = prepared.frontend, minutes * 60
     model = prepared.load()
@@ -83,6 +83,10 @@ def soak(prepared: Prepared, minutes: float, budget: int = BUDGET) -> list[dict[
     try:
         running.run(moments, seconds, PARTS, done)
     except KeyboardInterrupt:
+        if len(rows) < 3:
+            raise
+        print("interrupted: what ran is reported", file=sys.stderr)
+        about["failed"] = INTERRUPTED
         ran = (WARM_UP + (len(rows) - 1) * (seconds - WARM_UP) / PARTS) / 60
         about["minutes"] = round(ran, 1)
     about["took_s"] = round(time.monotonic() - began)
@@ -162,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         prepared = prepare(options.model, options.backend, options.device)
         if options.real_time is not None:
-            report = _in_real_time(prepared, options.real_time, options.budget)
+            report = _in_real_time(prepared, options)
         else:
             rows = soak(prepared, minutes, options.budget)
             if len(rows) < 3:
@@ -170,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return LACKS
             show(rows)
             quick = rows[0]["minutes"] < EIGHT_HOURS
-            report = Report("soak", rows, [*counted(rows), *timed(rows)], quick, PACKAGES)
+            made = [*counted(rows), *timed(rows)]
+            report = Report("soak", rows, made, quick, PACKAGES, changed=_changed(options))
     except OmniError as error:
         print(error, file=sys.stderr)
         return 2
@@ -181,13 +186,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return report.finish()
 
 
-def _in_real_time(prepared: Prepared, minutes: float, budget: int) -> Report:
+def _in_real_time(prepared: Prepared, options: argparse.Namespace) -> Report:
+    minutes = options.real_time
     print(f"takes {minutes:g} minutes", file=sys.stderr, flush=True)
-    row = soak_real_time.measure(prepared, minutes, budget)
+    row = soak_real_time.measure(prepared, minutes, options.budget)
     soak_real_time.show(row)
-    claims = soak_real_time.claims(row)
-    return Report("soak-real-time", [row], claims, minutes < REAL_TIME, PACKAGES)
+    claims, quick = soak_real_time.claims(row), minutes < REAL_TIME
+    return Report("soak-real-time", [row], claims, quick, PACKAGES, changed=_changed(options))
+
+
+def _changed(options: argparse.Namespace) -> bool:
+    chosen = options.model, options.backend, options.device, options.budget
+    return chosen != (EMBEDDED, "auto", "auto", BUDGET)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(as_process(main))

@@ -19,6 +19,7 @@ from benchmarks.stream_loop_stream import (
     unit_block,
 )
 from benchmarks.traces import PREFIX
+from omni_core.sealing import Sealing
 from omni_core.units import Role, TokenBlock
 from omni_cuda.backend import TorchBackend
 
@@ -85,12 +86,18 @@ def targets(target: int) -> tuple[int, ...]:
 
 
 def run_loop(
-    backend: TorchBackend, case: Case, policy: str, wait: Callable[[], None]
+    backend: TorchBackend, case: Case, policy: str, wait: Callable[[], None], bits: int = 16
 ) -> list[dict[str, Any]]:
-    """A stream through the cache's loop: a row for each of :func:`targets`."""
+    """A stream through the cache's loop: a row for each of :func:`targets`.
+
+    Of fewer ``bits`` than 16, what is no longer new is sealed.
+    """
     clock = Clock(wait)
     budget = case.budget(policy)
-    stream = LoopStream(backend, case.shape.text, policy, "page", budget, case.unit, clock)
+    sealing = Sealing(bits) if bits < 16 else None
+    stream = LoopStream(
+        backend, case.shape.text, policy, "page", budget, case.unit, clock, sealing=sealing
+    )
     rows = _Rows(backend, case)
     stream.rehearse(case.unit, rows.draw())
     clock.take()
@@ -103,7 +110,8 @@ def run_loop(
             stream.say(logits, SPOKEN)
         series.add(at, listening, clock.take())
         most, index = max(most, stream.cache.usage()["cells"]), index + 1
-    about = case.about("ours", policy, budget) | {
+    name = policy if sealing is None else f"{policy}, {bits} bits"
+    about = case.about("ours", name, budget) | {
         "cells": len(stream.cache.ledger),
         "most_cells": most,
         "moved_cells": stream.cache.tables.moved_cells,

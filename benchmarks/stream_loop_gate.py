@@ -22,8 +22,6 @@ UNITS = (79, 33, 130, 65)
 """Units of the comparison: odd lengths."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 """Most that logits may be off, as ``|ours - theirs| / |theirs|``."""
-MOST = 0.1
-"""Beyond which logits are wrong, however far transformers' own ways are apart."""
 Logits = npt.NDArray[np.float32]
 
 

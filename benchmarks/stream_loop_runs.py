@@ -11,7 +11,8 @@ import torch
 from benchmarks import stream_loop_cases as cases
 from benchmarks.attention_ceiling import read_bandwidth
 from benchmarks.attention_contest import tidy
-from benchmarks.stream_loop_gate import MOST, TOLERANCE, across_layouts, against_peer, peers_apart
+from benchmarks.stream_loop_claims import MOST_OFF
+from benchmarks.stream_loop_gate import TOLERANCE, across_layouts, against_peer, peers_apart
 from benchmarks.stream_loop_layouts import LAYOUTS, run_layout
 from benchmarks.stream_loop_models import (
     GATE,
@@ -128,6 +129,10 @@ def _streams(shape: ModelShape, size: Size, found: Findings, machine: Machine) -
     if size.alone:
         return
     found.take(
+        f"{shape.name}, units of {streams[0].unit}, omnipick, {size.sealed} bits",
+        lambda: cases.run_loop(backend, streams[0], "omnipick", wait, size.sealed),
+    )
+    found.take(
         f"{shape.name}, decode step",
         lambda: decode_step(backend, shape, 3072, 79, machine.bandwidth, wait),
     )
@@ -154,7 +159,7 @@ def _peers(
         off = against_peer(backend, peer, shape.text, device)
         row = _gate(f"{shape.name}, {_name(dtype)}, against transformers", off, dtype)
         # Rounding grows with depth: two ways of transformers' own tell how much of it there is.
-        most = min(max(row["tolerance"], 2 * apart), MOST)
+        most = min(max(row["tolerance"], 2 * apart), MOST_OFF)
         return row | {"peers_apart": apart, "tolerance": most}
 
     found.take(f"{shape.name}, gate", gate)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.harness import TIME_UP
+
 NAMES = ("Qwen2.5-Omni-7B", "Qwen2.5-Omni-3B", "MiniCPM-o-4.5")
 LAYOUT_SETTINGS = ((700, 2048), (700, 3072), (2300, 4096), (700, 8192), (2300, 8192))
 """Tokens of a unit, and budget: what layouts are compared at, on the first model."""
@@ -23,16 +25,18 @@ class Size:
         units: tokens of a unit, by stream.
         target: tokens of stream.
         policies: through this loop.
+        sealed: bits of one more OmniPick stream, of the first unit's length, that is sealed.
         compared: the model whose layouts are compared, at ``layouts``, units and budgets.
         varied: the model whose memory is watched over units of varied lengths, ``memory`` of them.
         alone: streams alone, without what is measured beside them.
-        limit: seconds after which nothing more is begun.
+        limit: seconds of each model after which nothing more is begun.
     """
 
     names: tuple[str, ...] = NAMES
     units: tuple[int, ...] = (700, 2300, 79)
     target: int = 32_768
     policies: tuple[str, ...] = ("no-slide", "fifo", "streaming-llm", "omnipick")
+    sealed: int = 2
     compared: str = NAMES[0]
     layouts: tuple[tuple[int, int], ...] = LAYOUT_SETTINGS
     varied: str = "Qwen2.5-Omni-3B"
@@ -70,7 +74,7 @@ class Findings:
     def take(self, what: str, run: Callable[[], Any]) -> None:
         """Keep the row, or the rows, that something gives; tell if it fails."""
         if time.perf_counter() - self.start >= self.limit:
-            self._fail(f"{what}: left out, the time of {self.limit:g} s is up")
+            self._fail(f"{what}: left out, the time of {self.limit:g} s is up", TIME_UP)
             return
         try:
             given = run()
@@ -83,6 +87,6 @@ class Findings:
         seconds = time.perf_counter() - self.start
         print(f"{seconds:6.1f} s  {what}", file=sys.stderr, flush=True)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, short: str | None = None) -> None:
         self.failed.append(why)
-        self.rows.append({"part": "failed", "failed": why})
+        self.rows.append({"part": "failed", "failed": short or why, "why": why})

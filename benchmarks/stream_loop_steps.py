@@ -122,7 +122,11 @@ def memory_over_units(
     longest: int = 1000,
     budget: int = 3072,
 ) -> dict[str, Any]:
-    """Bytes that the allocator holds after a tenth of units of varied lengths, and after all."""
+    """Bytes that the allocator holds over units of varied lengths.
+
+    Early is the most in the first fifth: by then most lengths have occurred twice, and their graphs
+    are there. ``held_bytes`` are those after each twentieth.
+    """
     stream = LoopStream(backend, shape.text, "omnipick", "page", budget, longest, Clock())
     like = backend.backbone.lm_head.weight
     pool = torch.randn(1, longest, shape.text.hidden, device=like.device).to(like.dtype)
@@ -133,7 +137,7 @@ def memory_over_units(
         logits = stream.read(tokens, pool[:, : embedded_rows(unit_block(tokens, 0))])
         stream.say(logits, int(draw.integers(1, 6)))
         held.append(reserved())
-    early = max(held[: max(1, units // 10)])
+    early = max(held[: max(1, units // 5)])
     return {
         "part": "memory",
         "model": shape.name,
@@ -142,6 +146,7 @@ def memory_over_units(
         "early_bytes": early,
         "last_bytes": held[-1],
         "most_bytes": max(held),
+        "held_bytes": held[max(0, units // 20 - 1) :: max(1, units // 20)],
         "growth": round(held[-1] / early, 6) if early else 1.0,
     }
 

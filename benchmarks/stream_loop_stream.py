@@ -17,6 +17,7 @@ from omni_core.cache import Cache
 from omni_core.model_config import TextConfig
 from omni_core.paging import Layout
 from omni_core.retention import Policy
+from omni_core.sealing import Sealing
 from omni_core.units import EMBEDDED, Modality, Role, TokenBlock
 
 SPOKEN = 10
@@ -67,6 +68,7 @@ class LoopStream:
         largest: int,
         clock: Clock,
         frame: int | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
         """Allocate the arena and read a system prompt."""
         self._clock, self.position = clock, PREFIX
@@ -81,6 +83,7 @@ class LoopStream:
             answer=SPOKEN,
             chunk=CHUNK,
             frame=frame,
+            sealing=sealing,
             tracer=clock,
             on_plan=lambda plan, logits: None,
         )

@@ -36,6 +36,8 @@ class Visibility:
 
 def visibility(live: LiveCells, query_order: Int64, dtype: mx.Dtype) -> Visibility:
     """Queries see cells of ``order <= their own``; ``dtype`` is for what fused kernels can do."""
+    if query_order.size == 0:
+        return Visibility(None, None, dtype)
     if live.order.size == 0 or live.order[0] > query_order.min():
         seen = live.order <= query_order[:, None]
         blind = mx.array(~seen.any(axis=1, keepdims=True))
@@ -69,7 +71,7 @@ def sparse_page_attention(
     Returns:
         ``[streams, q_heads, T, head_dim]``, of the queries' dtype; exactly 0 where nothing is seen.
     """
-    if keys.shape[2] == 0:
+    if keys.shape[2] == 0 or queries.shape[2] == 0:
         return mx.zeros_like(queries)
     out = mx.fast.scaled_dot_product_attention(
         queries.astype(sight.dtype),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import mlx.core as mx
 
@@ -27,6 +28,9 @@ _NVIDIA = {
 """Multiprocessors, likewise; 80 elsewhere."""
 
 
+_MEMORY = Path("/proc/meminfo")
+
+
 @dataclass(frozen=True)
 class ComputeDevice:
     """A device of MLX.
@@ -34,7 +38,7 @@ class ComputeDevice:
     Attributes:
         kind: ``mx.cpu`` or ``mx.gpu``.
         label: its name, for people.
-        capacity: bytes it can hold.
+        capacity: bytes it can hold; for a CPU under Linux, what was free when it was chosen.
     """
 
     kind: mx.DeviceType
@@ -106,7 +110,18 @@ def _among(known: Mapping[str, int], name: str, otherwise: int) -> int:
 
 
 def _cpu() -> ComputeDevice:
-    return ComputeDevice(mx.cpu, "cpu", _memory())
+    return ComputeDevice(mx.cpu, "cpu", _available())
+
+
+def _available() -> int:
+    """Bytes that a new allocation could take: Linux ends a process that takes more."""
+    try:
+        for line in _MEMORY.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return _memory()
 
 
 def _memory() -> int:

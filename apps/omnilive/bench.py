@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 from omni_core.errors import OmniError
 from omnilive import backends
 from omnilive.grammar_parts import formatter
-from omnilive.terminal import say
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BENCHMARKS = {
     "attention": "live pages against dense kernels, on an NVIDIA GPU with PyTorch, else on MLX's "
     "GPU, Apple's or NVIDIA's",
+    "metal": "the same on MLX's GPU, whatever else there is",
     "stream_loop": "whole streams by policy and layout, on an NVIDIA GPU",
     "layout": "what placement costs, without a model",
     "first_token": "from the end of a spoken turn to the answer's first token",
@@ -27,8 +27,6 @@ BENCHMARKS = {
 }
 ATTENTION = {"cuda": "attention", "mlx": "metal"}
 """The script of ``attention`` by the backend that has a GPU here; the first that has is taken."""
-LACKS = 3
-"""The exit code where the machine lacks what a benchmark needs."""
 
 
 def add_bench(commands: Any) -> None:
@@ -56,10 +54,9 @@ def run(name: str, options: Sequence[str]) -> NoReturn:
 
     Raises:
         OmniError: there is no such script here.
-        SystemExit: no GPU that it could run on; a line says so.
     """
-    if name == "attention" and not {"-h", "--help", "--draw"}.intersection(options):
-        name = _attention()
+    if name == "attention":
+        name = _attention(options)
     script = CHECKOUT / "benchmarks" / f"{name}.py"
     if not script.is_file():
         raise OmniError(
@@ -72,12 +69,11 @@ def run(name: str, options: Sequence[str]) -> NoReturn:
     os.execve(sys.executable, [sys.executable, str(script), *options], environment)
 
 
-def _attention() -> str:
-    for backend, script in ATTENTION.items():
-        if find_spec(backends.LIBRARIES[backend][0]) and not backends.on_cpu(backend, "auto"):
-            return script
-    say(
-        "no GPU for it: an NVIDIA card needs `pip install -e '.[cuda]'` in the checkout, an Apple "
-        "Silicon Mac `pip install -e '.[mlx]'`"
-    )
-    raise SystemExit(LACKS)
+def _attention(options: Sequence[str]) -> str:
+    """The script for what has a GPU here; without one, the first says what it lacks."""
+    if not any(option.partition("=")[0] in ("-h", "--help", "--draw") for option in options):
+        for backend, script in ATTENTION.items():
+            library = backends.LIBRARIES[backend][0]
+            if find_spec(library) and not backends.on_cpu(backend, "auto"):
+                return script
+    return ATTENTION["cuda"]

@@ -87,31 +87,39 @@ def test_attention_is_what_this_machines_gpu_runs(
     assert Path(words[1]).name == script and words[2:] == ["--quick"]
 
 
-def test_without_a_gpu_attention_says_what_each_needs(
-    machine: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machine({"torch", "mlx"}, set())
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "attention", "--quick"])
-    out, err = capsys.readouterr()
-    assert ended.value.code == LACKS and out == "" and err.count("\n") == 1
-    assert "NVIDIA" in err and "'.[cuda]'" in err and "Mac" in err and "'.[mlx]'" in err
-    with pytest.raises(Became):
-        bench.run("attention", ["--help"])
+@pytest.mark.parametrize("option", ["--help", "-h", "--draw", "--draw=FILE"])
+def test_what_needs_no_gpu_is_asked_of_none(option: str, machine: Any) -> None:
+    machine({"torch", "mlx"}, {"mlx"})
+    with pytest.raises(Became) as became:
+        bench.run("attention", [option])
+    _, words, _ = became.value.args
+    assert Path(words[1]).name == "attention.py" and words[2:] == [option]
 
 
-def test_the_scripts_exit_code_is_the_commands() -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "omnilive", "bench", "layout", "--nonsense"],
+def without_gpu(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(
+        [sys.executable, "-m", "omnilive", "bench", *words],
         capture_output=True,
         text=True,
-        env=environment,
+        env=os.environ | environment,
         timeout=120,
         check=False,
     )
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="MLX has a GPU on a Mac")
+def test_without_a_gpu_attention_says_what_each_needs() -> None:
+    done = without_gpu("attention", "--quick")
+    assert done.returncode == LACKS and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "an Apple Silicon Mac has benchmarks/metal.py" in done.stderr and "mlx" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["layout", "attention", "metal"])
+def test_the_scripts_exit_code_is_the_commands(name: str) -> None:
+    done = without_gpu(name, "--nonsense")
     assert done.returncode == 2 and done.stdout == ""
-    assert "layout.py: error: unrecognized arguments: --nonsense" in done.stderr
+    assert ".py: error: unrecognized arguments: --nonsense" in done.stderr
 
 
 def test_outside_a_checkout_a_line_says_where_benchmarks_are(

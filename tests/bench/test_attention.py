@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import live_cells
+from benchmarks import attention, harness, live_cells
 from benchmarks.attention_claims import HISTORY, Row, claims, note_shares, over_history, passed
 from omni_core.reference.attention import masked_attention
 from tests.bench.without_gpu import check_refusal, run
@@ -223,9 +224,51 @@ def test_plots_are_drawn_from_a_results_file(tmp_path: Path) -> None:
     hole = {"part": "holes", "live": K, "kind": "pages", "holes": 0.5, "over_full": 1.05}
     rows += [{**hole, "ours_ms": 1.0}, *over_history(rows)]
     file = tmp_path / "attention.json"
-    file.write_text(json.dumps({"rows": rows}))
+    file.write_text(json.dumps({"benchmark": "attention", "rows": rows}))
     done = run(str(BENCHMARK), "--draw", str(file), "--out", str(tmp_path / "plots"))
     assert done.returncode == 0, done.stderr
     drawn = sorted(plot.name for plot in (tmp_path / "plots").iterdir())
     names = ("budgets", "decode", "holes", "prefill")
     assert drawn == [f"attention-{name}.png" for name in names]
+
+
+@pytest.mark.parametrize("name", ["attention", "sealed_attention"])
+def test_an_interrupted_run_leaves_the_record_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    runs = pytest.importorskip(f"benchmarks.{name}_runs")
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+
+    class Interrupted:
+        def __init__(self, *_: object) -> None:
+            self.rows: list[Row] = []
+
+        def all(self, _: object) -> None:
+            self.rows.append({"part": "read bandwidth", "gb_per_s": 4500.0, "way": "w"})
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "Runs", Interrupted)
+    monkeypatch.setattr(benchmark, "lacking", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "BESIDE", tmp_path / "beside")
+    record = tmp_path / "benchmarks" / "results" / f"{name.replace('_', '-')}-nvidia-h200.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("the record")
+    assert benchmark.main([]) == harness.FAILS
+    assert record.read_text() == "the record" and not (tmp_path / "docs").exists()
+    assert json.loads((tmp_path / "beside" / record.name).read_text())["partial"]
+    assert "no record's place" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--draw", "none.json"], ["--seed", "-3"], ["--seed=x"]])
+def test_wrong_arguments_are_refused_before_the_card_is_asked(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(attention, "lacking", lambda: pytest.fail("it was asked"))
+    with pytest.raises(SystemExit) as ended:
+        attention.main(words)
+    err = capsys.readouterr().err
+    assert ended.value.code == 2 and f"error: argument {words[0].partition('=')[0]}: " in err

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +123,17 @@ def test_a_run_that_fails_or_hears_nothing_has_no_figures(
     played.returncode = code
     with pytest.raises(virtual_devices.Lacking, match=f"omnilive live ended with {code}"):
         conversed(played, monkeypatch)
+
+
+def test_who_ends_it_ends_the_run_that_it_listens_to() -> None:
+    lives = "import time; print('up', flush=True); time.sleep(60)"
+    with (
+        pytest.raises(KeyboardInterrupt),
+        first_token._taken_along([sys.executable, "-c", lives], os.environ) as process,
+    ):
+        assert process.stdout is not None and process.stdout.readline() == "up\n"
+        raise KeyboardInterrupt
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

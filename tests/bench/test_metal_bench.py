@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import metal
+from benchmarks import harness, metal
 from benchmarks.harness import FAILS, HOLDS, LACKS
 from benchmarks.metal_claims import Row, claims, note_floors
 from metal_kernels.cutting import Gpu
@@ -132,6 +132,23 @@ def test_the_whole_way_on_tiny_shapes(
     assert (tmp_path / "metal-a-gpu-metal.png").stat().st_size > 0
     out = capsys.readouterr().out
     assert "prefill" in out and "GB/s" in out
+
+
+def test_an_interrupted_run_leaves_the_record_alone(
+    untrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(runs: Runs, size: Size) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(metal, "_lacking", lambda: None)
+    monkeypatch.setattr(metal, "_machine", lambda: (machine(untrained), "A GPU (Metal)"))
+    monkeypatch.setattr(Runs, "all", interrupted)
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "BESIDE", tmp_path / "beside")
+    assert metal.main([]) == FAILS
+    (file,) = (tmp_path / "beside").glob("*.json")
+    assert json.loads(file.read_text())["partial"] and not (tmp_path / "benchmarks").exists()
+    assert not (tmp_path / "docs").exists()
 
 
 @needs_compiler

@@ -66,11 +66,49 @@ def test_the_page_tells_what_the_files_hold_and_what_they_lack() -> None:
     assert "| 14.01 | 4.40 | 3.20 | 4.00 | - | 1.25 | - |" in told and "| 13.9 | 72 |" in told
     assert "cuDNN" in told and "out of memory" not in told
     assert told.count("Not measured.") == 3
-    assert "after each unit of 700 tokens" in told
+    assert "after each unit of 700 tokens" in told and "Streams with one:\n\nNone." in told
+    assert f"python benchmarks/stream_loop.py --long --model {NAMES[0]}\n" in told
+    assert f"- `stream-loop-long`, {NAMES[0]}: NVIDIA H200" in told
+    assert f"- {NAMES[0]}, 1 new over a history of 32,768: 12.72 x not passed; most: 1.3 x" in told
     assert "{" not in told and max(len(line) for line in told.splitlines() if "|" not in line) < 400
     told = performance_page.page([document("stream-loop", layouts)])
     assert "| page, listed | 9.0 | 3.0 | 0.5 | 1,234 | 16.7 |" in told
-    assert told.count("Not measured.") == 11
+    assert told.count("Not measured.") == 13
+
+
+def test_a_pause_is_told_where_medians_hide_it() -> None:
+    paused = stream_row("ours", "omnipick", 20.0, 50.0) | {"slowest_ms": 150.1, "session_s": 5.25}
+    level = stream_row("ours", "no-slide", 60.0, 60.0) | {"slowest_ms": 450.0, "session_s": 6.5}
+    told = performance_page.page([document("stream-loop", [paused, level])])
+    assert f"| {NAMES[0]} | 700 | 32K | ours, omnipick | 15.00 | 150.10 | 10.0 |" in told
+    assert "| 6.50 | 5.25* |" in told and told.count("| 150.10 |") == 1 and "450.00" not in told
+
+
+def test_three_digits_do_not_hide_a_claim_that_fails() -> None:
+    grown = document("stream-loop", []) | {
+        "claims": [
+            harness.Claim("memory", 1.000146, 1.0).row(),
+            harness.Claim("no number", float("nan"), 1.0).row(),
+        ]
+    }
+    told = performance_page.page([grown | {"partial": True}])
+    assert "| memory | **fails** | 1.0001 | at most 1 |" in told
+    assert "| no number | **fails** | - | at most 1 |" in told
+    assert "`stream-loop`, a part of a run: " in told
+
+
+def test_what_reading_takes_and_the_gates_bounds_are_of_the_files() -> None:
+    rows = [
+        {"part": "decode", "shape": "m", "live": live, "read_share": share}
+        for live, share in ((8192, 0.3), (32_768, 0.541), (65_536, 0.7), (131_072, 0.92))
+    ]
+    gates = [
+        {"part": "gate", "what": "small, float32, across layouts", "off": 0.0, "tolerance": 1e-3},
+        {"part": "gate", "what": "m, bfloat16", "off": 0.0, "tolerance": 0.1, "peers_apart": 0.08},
+    ]
+    told = performance_page.page([document("attention", rows), document("stream-loop", gates)])
+    assert "would take 54 % at 32K and 92 % at 128K (m)." in told
+    assert "(m: 0.080), where that is more, and 0.1 at most" in " ".join(told.split())
 
 
 def test_the_page_is_not_written_without_results(

@@ -116,6 +116,8 @@ def test_claims_follow_the_rows_and_a_failed_case_holds_nothing() -> None:
     assert holds == [
         ("cases that failed", 0, False),
         ("sealed: largest error of a head", 1e-2, True),
+        (f"{about} 8,192, 2 bits: {ours}", 0.95, False),
+        (f"{about} 8,192, 2 bits: {first}", 1.0, True),
         (f"{about} 65,536, 2 bits: {ours}", 1.8, False),
         (f"{about} 65,536, 2 bits: {first}", 1.0, True),
         (f"{about} 131,072, 2 bits: {ours}", 2.2, True),

@@ -66,9 +66,23 @@ def test_ctrl_c_ends_it_early_with_what_ran(
     (file,) = tmp_path.iterdir()
     document = json.loads(file.read_text())
     about, *parts = document["rows"]
-    assert document["quick"] and about["minutes"] == 2.2
+    assert document["quick"] and document["partial"] and about["minutes"] == 2.2
     assert [part["part"] for part in parts] == ["part 1", "part 2"]
     assert "part 2 over part 1" in document["claims"][0]["name"]
+
+
+def test_ctrl_c_before_two_parts_leaves_nothing(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: float) -> Iterator[Moment]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(soak, "stream", interrupted)
+    arguments = ["--model", prepared.name, "--backend", "cuda", "--device", "cpu"]
+    with pytest.raises(KeyboardInterrupt):
+        soak.main([*arguments, "--out", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
 
 
 def keeps_a_page(release: Callable[..., None]) -> Callable[..., None]:

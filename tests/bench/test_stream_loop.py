@@ -117,6 +117,15 @@ def test_streams_stay_in_their_budget_and_their_parts_add_up(policy: str, parts:
     assert json.loads(json.dumps(row)) == row
 
 
+def test_a_stream_is_sealed_and_told_apart(parts: Any) -> None:
+    (row,) = run_loop(parts.backend, case(), "omnipick", nothing, 2)
+    assert row["policy"] == "omnipick, 2 bits" and parts.backend.arena.sealed.shape[2] > 0
+    assert row["seconds"]["move"] > 0
+    (claim,) = [claim for claim in claims([row], False) if "sealing" in claim.name]
+    assert claim.value == pytest.approx(100 * row["seconds"]["move"] / row["session_s"], abs=0.01)
+    assert claim.bound == 2.0 and not any("retain" in each.name for each in claims([row], False))
+
+
 def test_the_peer_runs_the_same_stream(parts: Any) -> None:
     (theirs,) = run_peer(parts.peer, case(), CPU, nothing)
     (ours,) = run_loop(parts.backend, case(), "no-slide", nothing)
@@ -280,7 +289,7 @@ def test_a_model_goes_through_all_its_parts(
     found.take("tiny", lambda: model(ModelShape("tiny", text, True), size, found, machine))
     assert found.failed == []
     kinds = [row["part"] for row in found.rows]
-    assert kinds == ["gate", "stream", "stream", "stream", "decode step", "memory", "encode"]
+    assert kinds == ["gate", *["stream"] * 4, "decode step", "memory", "encode"]
     assert find(found.rows, part="encode")[0]["rows"] == 64 + 25
     report = harness.Report("stream-loop", found.rows, claims(found.rows, True), True)
     assert json.loads(report.write(tmp_path).read_text())["rows"][0]["part"] == "gate"
@@ -306,8 +315,8 @@ def test_claims_follow_from_the_rows(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
     found = {claim.name: claim for claim in claims(rows, False)[1:]}
     values = [round(claim.value, 3) for claim in found.values()]
-    assert values == [3.0, 4.5, 4.857, 10.0]
-    assert [claim.holds for claim in found.values()] == [True, True, False, False]
+    assert values == [3.0, 4.5, 4.857, 1.333, 1.333, 1.333, 10.0]
+    assert [claim.holds for claim in found.values()] == [True, True, False, True, True, True, False]
     assert share_of_loop(rows[0], ["plan"]) == pytest.approx(0.05)
     assert find(rows, path="ours", policy="no-slide") == [rows[1]]
     stream_loop.show(rows)
@@ -318,6 +327,22 @@ def test_claims_follow_from_the_rows(tmp_path: Path, capsys: pytest.CaptureFixtu
         "stream-loop-latency.png",
         "stream-loop-split.png",
     }
+
+
+def test_a_pause_is_a_claim_that_fails() -> None:
+    row = stream_row("ours", "fifo", 20.0, 50.0)
+    for slowest, holds in ((150.0, True), (150.1, False)):
+        (claim,) = claims([row | {"slowest_ms": slowest}], False)[1:]
+        assert claim.holds is holds and claim.bound == 10
+        about = "Qwen2.5-Omni-7B, units of 700, 32K, ours fifo"
+        assert claim.name == f"{about}: slowest unit over the median"
+
+
+def test_memory_may_grow_by_a_thousandth() -> None:
+    row = {"part": "memory", "model": "m", "units": 500}
+    growths = {1.000146: True, 1.001: True, 1.0011: False}
+    for growth, holds in growths.items():
+        assert claims([row | {"growth": growth}], False)[1].holds is holds
 
 
 def test_one_failure_does_not_lose_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,7 +364,7 @@ def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     found = Findings(limit=0.0)
     found.take("late", lambda: {"part": "a"})
     assert found.failed == ["late: left out, the time of 0 s is up"]
-    assert found.rows == [{"part": "failed", "failed": found.failed[0]}]
+    assert found.rows == [{"part": "failed", "failed": harness.TIME_UP, "why": found.failed[0]}]
 
 
 def test_a_failure_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,6 +381,60 @@ def test_a_failure_is_an_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads(file.read_text())["rows"][0]["policy"] == "omnipick"
 
 
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The models that were run, in turn, on a card that is not there; the third is interrupted."""
+    names: list[str] = []
+
+    def measure(size: Size, found: Findings) -> Any:
+        names.extend(size.names)
+        found.rows.append({"part": "device", "name": "NVIDIA H200"})
+        if len(names) == 3:
+            raise KeyboardInterrupt
+        return []
+
+    monkeypatch.setattr("benchmarks.stream_loop_runs.measure", measure)
+    monkeypatch.setattr(stream_loop, "lacking", lambda *_: None)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("words", "models"),
+    [
+        ([], NAMES),
+        (["--model", NAMES[2], "--model", NAMES[0]], (NAMES[0], NAMES[2])),
+        (["--long", "--model", NAMES[1]], (NAMES[1],)),
+        (["--quick"], (NAMES[1],)),
+    ],
+)
+def test_each_model_has_a_file_of_its_own(
+    words: list[str], models: tuple[str, ...], ran: list[str], tmp_path: Path
+) -> None:
+    stream_loop.main([*words, "--out", str(tmp_path)])
+    assert ran == list(models)
+    first = "stream-loop-long" if "--long" in words else "stream-loop"
+    slugs = [name.lower().replace(".", "-") for name in models]
+    wanted = {f"{first}-{slug}-nvidia-h200.json" for slug in slugs}
+    assert {path.name for path in tmp_path.iterdir()} == wanted
+
+
+def test_an_interrupted_run_keeps_the_models_before_and_no_records_place(
+    ran: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(harness, "BESIDE", tmp_path / "beside")
+    results = tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    record = results / "stream-loop-minicpm-o-4-5-nvidia-h200.json"
+    record.write_text("the record")
+    assert stream_loop.main([]) == harness.FAILS
+    assert record.read_text() == "the record" and len(list(results.iterdir())) == 3
+    part = json.loads((tmp_path / "beside" / record.name).read_text())
+    assert part["partial"] and part["rows"][-1]["failed"] == harness.INTERRUPTED
+    out = capsys.readouterr().out
+    assert f"wrote {tmp_path / 'beside' / record.name}" in out and "no record's place" in out
+
+
 def test_without_a_card_it_says_so_in_a_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,8 +449,3 @@ def test_sizes_name_known_models_and_cells_that_hold_a_unit() -> None:
         assert set(size.names) <= set(NAMES) == {shape.name for shape in SHAPES}
         for unit, budget in size.layouts:
             assert budget * 7 // 8 >= PREFIX + unit
-
-
-def test_a_run_of_one_model_has_a_file_of_its_own(tmp_path: Path) -> None:
-    report = harness.Report("stream-loop", [], [], device="NVIDIA H200", part=NAMES[0])
-    assert report.write(tmp_path).name == "stream-loop-qwen2-5-omni-7b-nvidia-h200.json"

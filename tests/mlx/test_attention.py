@@ -56,6 +56,13 @@ def test_equals_the_oracle_after_gaps_in_the_order(count, group):
     assert np.abs(found - wanted).max() < 1e-5
 
 
+@pytest.mark.parametrize("cells", [0, 9])
+@pytest.mark.parametrize("bias", [0.0, 0.5])
+def test_no_queries_get_nothing(cells, bias):
+    found, wanted = run(np.arange(cells), [], bias)
+    assert found.shape == wanted.shape == (0, 6, 16)
+
+
 def test_equals_the_oracle_where_newer_cells_exist():
     found, wanted = run(np.arange(20), [3, 9, 15], 0.0)
     assert np.abs(found - wanted).max() < 1e-5

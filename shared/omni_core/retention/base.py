@@ -111,7 +111,7 @@ def require_room(counts: UnitCounts, newest: int, low: int) -> None:
 
 def arrival_tiers(block: TokenBlock, sink: Bool) -> Int8:
     """The tiers of new tokens, given which of them are sinks."""
-    tiers = np.where(sink, Tier.SINK, Tier.TRANSIENT).astype(np.int8)
+    tiers = np.where(sink, np.int8(Tier.SINK), np.int8(Tier.TRANSIENT))
     text = (block.role == Role.PROMPT) | (block.role == Role.GENERATED)
     tiers[text & ~sink] = Tier.OPEN
     tiers[block.role == Role.PREFIX] = Tier.PINNED
