@@ -89,6 +89,7 @@ def _machine(document: dict[str, Any]) -> str:
     machine = document["machine"]
     versions = ", ".join(f"{name} {found}" for name, found in document["versions"].items())
     quick = ", a quick run" if document.get("quick") else ""
+    quick += ", a part of a run" if document.get("partial") else ""
     return (
         f"- {document.get('device', 'a GPU unknown')}{quick} ({machine['processor']}, "
         f"{machine['cores']} cores, {machine['system']}); {versions}; commit {document['commit']}"

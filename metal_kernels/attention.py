@@ -68,6 +68,12 @@ class Attention:
             raise ValueError(
                 f"head_dim {self.head_dim}; a multiple of 8, {4 * SIMDGROUP} at most, is expected"
             )
+        for name in ("tables", "streams", "count", "kv_heads", "group", "pages", "programs"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"attention with {name} {getattr(self, name)}; at least 1 is expected: where "
+                    "there is nothing to do, launch nothing"
+                )
 
     @property
     def lines(self) -> int:
@@ -180,13 +186,15 @@ def padded_listing(
     """``rows``, ``bounds``, ``segments`` and ``query_order`` in no less room than MLX wants.
 
     Args:
-        listing: of a layer group.
+        listing: of a layer group; for its sealed part see
+            :func:`metal_kernels.sealed.sealed_listing`.
         query_order: ``int64[T]``, ascending.
     """
+    plain = len(listing.segments) - len(listing.modality)
     return {
-        "rows": _padded(listing.rows, CONSTANT_BELOW // 2),
+        "rows": _padded(listing.rows[: listing.first_sealed], CONSTANT_BELOW // 2),
         "bounds": _padded(listing.bounds, CONSTANT_BELOW // 2),
-        "segments": _padded(listing.segments, CONSTANT_BELOW // 4),
+        "segments": _padded(listing.segments[:plain], CONSTANT_BELOW // 4),
         "query_order": _padded(query_order, CONSTANT_BELOW),
     }
 

@@ -44,6 +44,14 @@ inline float exp2(float x) {
 }
 }  // namespace fast
 
+namespace precise {
+inline float divide(float a, float b) { return __fdiv_rn(a, b); }
+inline float sqrt(float x) { return __fsqrt_rn(x); }
+}  // namespace precise
+// A product that no sum takes in.
+inline float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+#define OMNI_ROUNDS
+
 enum class mem_flags { mem_none, mem_device, mem_threadgroup };
 inline void threadgroup_barrier(mem_flags) { __syncthreads(); }
 inline void simdgroup_barrier(mem_flags) { __syncwarp(); }
@@ -64,6 +72,12 @@ inline T simd_sum(T x) {
 template <typename T>
 inline T simd_max(T x) {
     for (int step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(WHOLE_WARP, x, step));
+    return x;
+}
+
+template <typename T>
+inline T simd_min(T x) {
+    for (int step = 16; step > 0; step /= 2) x = min(x, __shfl_xor_sync(WHOLE_WARP, x, step));
     return x;
 }
 

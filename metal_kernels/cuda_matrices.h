@@ -48,6 +48,26 @@ inline Factor<float> factor_of(const simdgroup_matrix<float, 8, 8>& lines, uint)
     return Factor<float>{across(lines)};
 }
 
+template <typename T>
+inline Factor<T> standing_factor(const simdgroup_matrix<T, 8, 8>& lines) {
+    return Factor<T>{turned_word(matrix_word(lines))};
+}
+inline Factor<float> standing_factor(const simdgroup_matrix<float, 8, 8>& lines) {
+    return Factor<float>{lines};
+}
+
+inline uint over_1024(uint word, uint mask) {
+    uint both;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(both) : "r"(word), "r"(mask), "r"(0x64006400u));
+    return both;
+}
+
+inline uint two_halves(uint a, uint b, uint c) {
+    uint sums;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(b), "r"(c));
+    return sums;
+}
+
 // Four matrices: the second stands below the first, the last two to the right of these.
 template <typename T>
 struct Quad {

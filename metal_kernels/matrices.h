@@ -95,6 +95,20 @@ inline Factor<T> factor_of(thread simdgroup_matrix<T, 8, 8>& lines, uint lane) {
     return Factor<T>{across(lines, lane)};
 }
 
+// Of lines that stand in columns already.
+template <typename T>
+inline Factor<T> standing_factor(thread simdgroup_matrix<T, 8, 8>& lines) {
+    return Factor<T>{lines};
+}
+
+// What a mask leaves of a word, as halves of 1024 and more.
+inline uint over_1024(uint word, uint mask) { return (word & mask) | 0x64006400u; }
+
+// Both halves of words, `a * b + c`.
+inline uint two_halves(uint a, uint b, uint c) {
+    return as_type<uint>(half2(fma(as_type<half2>(a), as_type<half2>(b), as_type<half2>(c))));
+}
+
 // Sixteen cells' keys, or values, of sixteen columns.
 template <typename T>
 struct Quad {

@@ -120,6 +120,11 @@ def move(
 
     It gives ``done int32[8]``, for others to wait for.
     """
+    if count < 1:
+        raise ValueError(
+            f"a move of {count} cells; at least 1 is expected: where there is nothing to do, "
+            "launch nothing"
+        )
     size = 4 if dtype == "float32" else 2
     threads, width = _row(count * kv_heads * head_dim * size // 16)
     arena = Array((streams, pages, kv_heads, PAGE, head_dim), dtype)

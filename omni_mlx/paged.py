@@ -6,7 +6,6 @@ Nothing is gathered. The kernels write to the arena where it lies, which MLX doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -16,16 +15,17 @@ from metal_kernels import attention, cutting, pages
 from metal_kernels.cutting import Gpu
 from metal_kernels.launch import CONSTANT_BELOW, Launch
 from metal_kernels.mass import live_places, mass
+from metal_kernels.sealed import sealed_programs
+from metal_kernels.sealed_step import Run, SealedLayer, SealedStep
 from omni_core.backend import PAGE, ArenaLayout, MovePlan, StepPlan
+from omni_core.errors import PlanError
 from omni_core.model_config import TextConfig
 from omni_core.paging.listing import Lister, Listing
 from omni_core.paging.mirror import ListedPages, TableMirror
-from omni_core.units import Int32
+from omni_core.units import Int32, Modality
 from omni_mlx.arena import Arena
 from omni_mlx.rotary import StepRotary
-
-Run = Callable[[Launch, Mapping[str, mx.array]], list[mx.array]]
-"""Carries out a launch, see :func:`metal_kernels.run.run`."""
+from omni_mlx.sealing import Sealer
 
 
 class Kernels:
@@ -35,27 +35,57 @@ class Kernels:
         text, layout: of the model and its arena.
         gpu: that runs them, see :func:`omni_mlx.devices.gpu`.
         run: carries out launches.
+        sealer: of the arena's sealed pages, where it has any.
     """
 
-    def __init__(self, text: TextConfig, layout: ArenaLayout, gpu: Gpu, run: Run) -> None:
+    def __init__(
+        self,
+        text: TextConfig,
+        layout: ArenaLayout,
+        gpu: Gpu,
+        run: Run,
+        sealer: Sealer | None = None,
+    ) -> None:
         self.text, self.layout, self.gpu, self.run = text, layout, gpu, run
-        self._listers: dict[tuple[int, int], Lister] = {}
+        self.sealer = sealer
+        self._listers: dict[tuple[int, ...], Lister] = {}
         self._zeros = mx.zeros((layout.pages, PAGE), mx.int64)
         self._no_bias = mx.array(attention.NO_BIAS)
 
     def listing(self, group: int, live: ListedPages, programs: int) -> Listing:
         """Rows of what is alive in a layer group, dealt out to programs."""
-        lister = self._listers.setdefault((group, programs), Lister(programs))
+        kinds = live.shift[live.pages.size - live.sealed.size :].astype(np.int64)
+        parts = np.unique(kinds * len(Modality) + live.sealed).size
+        coded = sealed_programs(programs, parts)
+        lister = self._listers.setdefault(
+            (group, programs, coded), Lister(programs, sealed_programs=coded)
+        )
         return lister.list(live)
 
-    def known(self, mirror: TableMirror, count: int) -> tuple[mx.array, mx.array]:
-        """``order int64[pages, PAGE]`` and the bias of each cell, for a step of ``count``."""
+    def known(self, mirror: TableMirror, count: int) -> tuple[mx.array, mx.array, mx.array | None]:
+        """Of each cell ``order int64[pages, PAGE]`` and bias, and of the sealed ones their bias."""
         # A single query sees all that is listed and asks for no order.
-        order = mx.array(mirror.order) if count > 1 else self._zeros
-        bias = self._no_bias
-        if mirror.merged:
-            bias = mx.array(np.log(mirror.counts).astype(np.float32))
-        return order, bias
+        first = self.layout.pages
+        order = mx.array(mirror.order[:first]) if count > 1 else self._zeros
+        if not mirror.merged:
+            return order, self._no_bias, None
+        bias = np.log(mirror.counts).astype(np.float32)
+        return order, mx.array(bias[:first]), mx.array(bias[first:])
+
+    @property
+    def sealing(self) -> Sealer:
+        """What sealed pages are read by."""
+        if self.sealer is None:
+            raise PlanError("sealed pages are listed, but the arena has none; allocate some first")
+        return self.sealer
+
+    def sealed_step(
+        self, plain: attention.Attention, listing: Listing, bias: mx.array | None
+    ) -> SealedStep | None:
+        """What reads the sealed rows of a listing, which may have none."""
+        if not listing.modality.size:
+            return None
+        return SealedStep.of(plain, listing, self.layout, bias, self.sealing.book)
 
     def move(self, arena: Arena, plan: MovePlan) -> None:
         """Copy cells in all layers; a target may be another's source."""
@@ -98,6 +128,7 @@ class _Group:
     inputs: dict[str, mx.array]
     stored: dict[str, mx.array]
     places: mx.array | None
+    sealed: SealedStep | None
 
 
 class PagedAttention:
@@ -140,7 +171,9 @@ class PagedAttention:
         self._last = turned
         given = of.inputs | there | {"queries": turned}
         out, sums = run(of.attend, given)
-        if of.merge is not None:
+        if of.sealed is not None:
+            out, sums = of.sealed(run, turned, self._read_by(group, layer), out, sums)
+        elif of.merge is not None:
             out, sums = run(of.merge, {"found": out, "found_sums": sums})
         if of.mass is not None and of.places is not None:
             more = {"sums": _wide(sums.reshape(-1))}
@@ -157,7 +190,13 @@ class PagedAttention:
         """Bytes that a layer of a group needs while it runs, beside activations, roughly."""
         of = self._groups[group]
         made = of.store.outputs + of.attend.outputs + (of.mass.outputs if of.mass else ())
+        made += of.sealed.attend.outputs if of.sealed else ()
         return sum(4 * array.size for array in made)
+
+    def _read_by(self, group: int, layer: int) -> SealedLayer:
+        sealer, pages = self._kernels.sealing, self._arena.sealed[layer]
+        number = group * self._kernels.layout.layers_per_group + layer
+        return SealedLayer(pages, sealer.means[number], sealer.rotations[number])
 
     def _group(self, plan: StepPlan, index: int, live: ListedPages, cells: Int32 | None) -> _Group:
         kernels, arena = self._kernels, self._arena
@@ -167,7 +206,7 @@ class PagedAttention:
         heads = text.kv_heads * layout.streams
         programs = cutting.programs(count, share, heads, kernels.gpu, shifts)
         listing = kernels.listing(index, live, programs)
-        order, bias = self._known
+        order, bias, _ = self._known
         rows = attention.padded_listing(listing, plan.order)
         of = attention.Attention(
             tables=listing.shifts.size,
@@ -214,6 +253,7 @@ class PagedAttention:
             inputs=inputs,
             stored=stored,
             places=places,
+            sealed=kernels.sealed_step(of, listing, self._known[2]),
         )
 
 

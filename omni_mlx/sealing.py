@@ -9,6 +9,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from metal_kernels import seal
+from metal_kernels.sealed import codebook
+from metal_kernels.sealed_step import Run
 from omni_core.backend import PAGE, SUBBLOCK, ArenaLayout, MovePlan
 from omni_core.host_sealing import Cells, coded
 from omni_core.paging.mirror import TableMirror
@@ -26,19 +29,26 @@ class Sealer:
     Args:
         layout: of an arena that has some.
         tables: of each layer of the model.
+        run: carries out launches of the kernel that seals, if one is to.
 
     Attributes:
         turn: ``float32[D, D]``, by which queries are rotated to meet keys.
+        book: of :func:`metal_kernels.sealed.codebook`.
+        means, rotations: of each layer, as :class:`metal_kernels.sealed_step.SealedLayer` has them.
         bytes: of its tables on the device.
         digest: of its tables.
     """
 
-    def __init__(self, layout: ArenaLayout, tables: Sequence[LayerTables]) -> None:
+    def __init__(
+        self, layout: ArenaLayout, tables: Sequence[LayerTables], run: Run | None = None
+    ) -> None:
         self._layout, self._format, self._tables = layout, layout.sealed, tables
         self.digest = digest(tables)
         self._codec = codec(layout.codec, layout.bits)
         self.turn = mx.array(hadamard(layout.head_dim))
         self._levels = mx.array(self._codec.key_levels), mx.array(self._codec.value_levels)
+        table, levels = codebook(self._codec)
+        self.book = table, mx.array(levels)
         # An exponent of 127 is a factor of 1.
         every = np.arange(16, dtype=np.uint8), np.full(1, 127, np.uint8)
         self._mxfp4 = mx.array(mxfp4.decode(*every))
@@ -47,17 +57,28 @@ class Sealer:
         means = mx.array(np.stack([t.key_means for t in tables]))
         self._means = (means @ self.turn)[:, :, None]
         self.bytes: int = self._rotations.nbytes + self._means.nbytes + self.turn.nbytes
-        mx.eval(self.turn, self._levels, self._mxfp4, self._rotations, self._means)
+        # Views, made once.
+        self.means = [means[:, 0] for means in self._means]
+        self.rotations = list(self._rotations)
+        mx.eval(self.turn, self._levels, self._mxfp4, self.rotations, self.means, self.book[1])
+
+        self._run = run if self._codec.name == seal.CODEC else None
+        if self._run:
+            self._seals = [self._seal_inputs(each) for each in tables]
+            mx.eval(self._seals)
+            self.bytes += sum(x["means"].nbytes + x["feedback"].nbytes for x in self._seals)
 
     def seal(self, arena: Arena, plan: MovePlan, mirror: TableMirror) -> None:
         """Code the cells that a plan seals, in all layers and streams; none if one is refused.
 
-        They are coded on the host: they are few, and no unit waits for them. A kernel for whole
-        arenas would be called here.
+        Where no kernel does, they are coded on the host.
 
         Raises:
             BackendError: see :func:`omni_core.host_sealing.coded`.
         """
+        if self._run and self._sealed_by(self._run, arena, plan, mirror):
+            return
+        # Who refuses says which layer it is, and why.
         made = coded(
             plan,
             mirror,
@@ -114,6 +135,51 @@ class Sealer:
     def undone(self, mixed: mx.array, layer: int, modality: int) -> mx.array:
         """A sum ``[streams, kv_heads, n, D]`` of rotated values, as values are."""
         return mixed @ self._rotations[layer, modality]
+
+    def _sealed_by(self, run: Run, arena: Arena, plan: MovePlan, mirror: TableMirror) -> bool:
+        """Seal by the kernel; false if a number cannot be sealed, and nothing is."""
+        layout, made, faults = self._layout, [], []
+        group = mirror.group[plan.seals.source[:, 0] // PAGE]
+        modality, each = mirror.sealed_modality(plan), layout.layers_per_group
+        for own in np.unique(group).tolist():
+            some = group == own
+            source, target = plan.seals.source[some], plan.seals.target[some]
+            pages, cells, kinds = seal.halves(source, target, modality[some])
+            places = self._places(pages)
+            shared = {"cells": mx.array(cells), "kinds": mx.array(kinds)}
+            for layer in range(each):
+                number = own * each + layer
+                inputs = self._seals[number] | shared
+                inputs["rotations"] = self.rotations[number]
+                inputs["before"] = arena.read_sealed(layer, places)
+                inputs["keys"], inputs["values"] = arena.keys[layer], arena.values[layer]
+                of = seal.Sealing(
+                    layout=self._format,
+                    streams=layout.streams,
+                    kv_heads=layout.kv_heads,
+                    pages=layout.pages,
+                    sealed=pages.size,
+                    fed=self._tables[number].feedback is not None,
+                    dtype=str(arena.keys[layer].dtype).removeprefix("mlx.core."),
+                )
+                inputs["numbers"] = mx.array(seal.numbers(of))
+                stored, fault, _ = run(seal.store_sealed(of), inputs)
+                made.append((layer, places, stored))
+                faults.append(fault[: 2 * pages.size * layout.kv_heads * layout.streams].max())
+        if mx.stack(faults).max().item():
+            return False
+        for layer, places, stored in made:
+            arena.write_sealed(layer, places, stored)
+            # The next group may write to the same layer.
+            arena.settle()
+        return True
+
+    def _seal_inputs(self, tables: LayerTables) -> dict[str, mx.array]:
+        """What sealing takes of a layer."""
+        fed = seal.NO_FEEDBACK if tables.feedback is None else tables.feedback
+        given = {"means": tables.key_means, "feedback": fed}
+        given |= seal.codec_numbers(self._codec, self._layout.head_dim)
+        return {name: mx.array(array) for name, array in given.items()}
 
     def _gathered(self, arena: Arena, layer: int, cells: Int32) -> Cells:
         given = arena.read(layer, arena.rows(cells))

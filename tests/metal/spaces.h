@@ -43,9 +43,16 @@ template <typename T> T simd_broadcast(T, ushort);
 template <typename T> T min(T, T);
 template <typename T> T max(T, T);
 float log2(float);
+float fabs(float);
+float floor(float);
+half2 fma(half2, half2, half2);
 float exp2(float);
 namespace fast {
 float exp2(float);
+}
+namespace precise {
+float divide(float, float);
+float sqrt(float);
 }
 
 template <typename T, int ROWS, int COLUMNS>

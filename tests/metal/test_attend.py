@@ -49,8 +49,8 @@ def test_a_query_that_sees_nothing_gives_zero(count: int, programs: int, run_ker
     blind = count - 1
     case = make_case(Size(63, count, 2, 3, 80, 2, 1, programs), blind=blind)
     out, sums = attend(case, run=run_kernel)
-    assert (out[:, :blind] == 0).all()
-    assert (sums[:, :blind] == -np.inf).all()
+    np.testing.assert_array_equal(out[:, :blind], 0)
+    np.testing.assert_array_equal(sums[:, :blind], -np.inf)
     check(case, (out, sums))
 
 
@@ -78,8 +78,8 @@ def test_no_live_cell_gives_zero(count: int, programs: int) -> None:
     listing = list_subblocks(blank, programs, 2)
     size = case.size._replace(programs=programs)
     out, sums = attend(replace(case, size=size, listing=listing))
-    assert (out == 0).all()
-    assert (sums == -np.inf).all()
+    np.testing.assert_array_equal(out, 0)
+    np.testing.assert_array_equal(sums, -np.inf)
 
 
 @pytest.mark.parametrize("programs", [1, 5])
@@ -112,7 +112,8 @@ def test_what_is_no_number_does_not_vanish(count: int, programs: int) -> None:
     case.keys[:, cell // PAGE, :, cell % PAGE] = np.nan
     case.order[cell // PAGE, cell % PAGE] = 0
     out, sums = attend(case)
-    assert np.isnan(out).all() and np.isnan(sums).all()
+    np.testing.assert_array_equal(out, np.nan)
+    np.testing.assert_array_equal(sums, np.nan)
 
 
 @pytest.mark.parametrize("count", [1, MANY])
@@ -155,6 +156,13 @@ def test_a_head_that_lanes_cannot_hold_is_refused(head_dim: int) -> None:
     of = make_case(Size(31, 1, 1, 1, 64)).attention()
     with pytest.raises(ValueError, match=f"head_dim {head_dim}"):
         replace(of, head_dim=head_dim)
+
+
+@pytest.mark.parametrize("name", ["count", "streams", "kv_heads", "group", "pages", "programs"])
+def test_attention_with_nothing_to_do_is_refused(name: str) -> None:
+    of = make_case(Size(31, 1, 1, 1, 64)).attention()
+    with pytest.raises(ValueError, match=f"{name} 0; at least 1 is expected"):
+        replace(of, **{name: 0})
 
 
 def test_programs_fill_the_gpu() -> None:

@@ -34,7 +34,7 @@ def added(
     places = live_places(case.listing)
     # Only the runner fills what is not written.
     if run_kernel in (None, run):
-        assert np.isnan(np.delete(given, places.place, axis=1)).all()
+        np.testing.assert_array_equal(np.delete(given, places.place, axis=1), np.nan)
     found = np.full(case.order.size, np.nan)
     found[places.cell] = given[:, places.place].astype(np.float64).sum(axis=0)
     return found
@@ -43,7 +43,7 @@ def added(
 def check(case: Case, found: Float64, left_out: int = 0) -> None:
     live = np.zeros(found.size, np.bool_)
     live[np.concatenate(case.live)] = True
-    assert np.isnan(found[~live]).all()
+    np.testing.assert_array_equal(found[~live], np.nan)
     np.testing.assert_allclose(found[live], case.mass(left_out)[live], rtol=1e-4, atol=1e-6)
 
 

@@ -152,3 +152,9 @@ def test_a_kernel_that_leaves_its_arrays_is_caught(fault: tuple[str, str]) -> No
     inputs = _inputs(case, cells[: case.cells], cells[-case.cells :], False)
     with pytest.raises(KernelFault, match=r"beyond `\w+`, which has \d+ bytes|belongs to nothing"):
         run(_launch(case), inputs, Text(text.header.replace(*fault), text.body))
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_move_of_nothing_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"a move of {count} cells; at least 1 is expected"):
+        pages.move(count, 1, 2, 64, pages=3, dtype="float16")
