@@ -15,6 +15,7 @@ from torch import nn
 from omni_core.backend import (
     ArenaLayout,
     MemoryReport,
+    MergePlan,
     MovePlan,
     RestorePlan,
     StepPlan,
@@ -25,12 +26,12 @@ from omni_core.errors import BackendError, BudgetError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import LiveCells, TableMirror
-from omni_core.plan_checks import check_layout, check_step
+from omni_core.plan_checks import check_layout, check_merge, check_step
 from omni_core.quantization import LayerTables
 from omni_core.quantization.tables_file import tables_of, uncalibrated
 from omni_core.stored_weights import AUDIO_PREFIX, VISION_PREFIX, check_weights, has_own_head
 from omni_core.units import Int32
-from omni_cuda import devices, ops, weights
+from omni_cuda import aggregation, devices, ops, weights
 from omni_cuda.arena import Arena, Cells
 from omni_cuda.attention import Gathered, GroupView
 from omni_cuda.backbone import Backbone
@@ -100,9 +101,12 @@ class TorchBackend:
         self.mirror: TableMirror | None = None
         self.allocations = 0
         self._kernels = devices.has_kernels(device) if kernels is None else kernels
+        # Kernels read sealed pages as halves: who asks for float32 wants more.
+        self._reads_sealed = dtype is not torch.float32
         self._steps: PagedSteps | None = None
         self._tables = tables or partial(uncalibrated, config.text)
         self._sealer: Sealer | None = None
+        self._seen: aggregation.DeviceMemory | None = None
         self._ops = ops.fused() if self._kernels else ops.SPELLED_OUT
         self._encoders = Encoders(vision, audio, device, dtype, self._ops)
 
@@ -156,13 +160,14 @@ class TorchBackend:
         check_layout(layout, self.config.text, self.streams, seals=True)
         seals = layout.sealed_pages > 0
         # The old arena goes first: two would not fit.
-        self.arena = self.mirror = self._steps = self._sealer = None
+        self.arena = self.mirror = self._steps = self._sealer = self._seen = None
         self.allocations += 1
         with devices.current(self._device):
             arena = Arena(layout, self._device, self._dtype)
-            self._sealer = Sealer(layout, self._tables(), self._device) if seals else None
-            # Steps over sealed pages have no kernels here: operations read both pools.
-            self._steps = self._paged(arena, layout) if self._kernels and not seals else None
+            kernels = self._kernels and (self._reads_sealed or not seals)
+            tables = self._tables() if seals else None
+            self._sealer = Sealer(layout, tables, self._device, kernels) if tables else None
+            self._steps = self._paged(arena, layout, tables) if kernels else None
         self.arena, self.mirror = arena, TableMirror(layout)
 
     @_computing
@@ -184,6 +189,19 @@ class TorchBackend:
             return torch.stack([unit[stream] for stream, unit in enumerate(units)])
 
     @_computing
+    def merge(self, embeddings: torch.Tensor, plan: MergePlan) -> torch.Tensor:
+        """Embeddings ``[streams, k, hidden]``, the means of rows of others."""
+        check_merge(plan, embeddings.shape[1])
+        with _out_of_memory("aggregation"):
+            return aggregation.merge(embeddings, plan)
+
+    def vision_memory(self) -> aggregation.DeviceMemory:
+        """An empty one."""
+        hidden, running = self.config.text.hidden, partial(_out_of_memory, "aggregation")
+        self._seen = aggregation.DeviceMemory(hidden, self._device, self._dtype, running)
+        return self._seen
+
+    @_computing
     def forward(self, plan: StepPlan, embeddings: torch.Tensor | None = None) -> StepResult:
         """Run a step.
 
@@ -196,8 +214,14 @@ class TorchBackend:
         encoded = 0 if embeddings is None else embeddings.shape[1]
         check_step(plan, self.config.text.vocab, self.streams, encoded)
         with _out_of_memory(f"a step of {plan.tokens.shape[1]} tokens"):
-            run = self._steps.run if self._steps else self._gathered
-            return run(plan, mirror, embeddings)
+            if self._steps is None:
+                return self._gathered(plan, mirror, embeddings)
+            if not (plan.mass and self._sealer):
+                return self._steps.run(plan, mirror, embeddings)
+            # No kernel tells of the mass of sealed cells.
+            found = self._gathered(plan, mirror, embeddings)
+            self._steps.note(plan)
+            return found
 
     @_computing
     def move(self, plan: MovePlan) -> None:
@@ -212,6 +236,8 @@ class TorchBackend:
         with _out_of_memory(f"a move of {plan.source.size + plan.seals.cells[0].size} cells"):
             if self._sealer and len(plan.seals):
                 self._sealer.seal(arena, plan, mirror)
+                if self._steps:
+                    self._steps.seal(plan)
             if self._steps:
                 self._steps.move(plan)
             else:
@@ -283,7 +309,10 @@ class TorchBackend:
         """Memory now."""
         arena = self.arena.bytes if self.arena else 0
         tables = self._sealer.bytes if self._sealer else 0
-        return devices.measure(self._device, self._weight_bytes + arena + tables)
+        if self._steps and self._steps.shared.reader:
+            tables += self._steps.shared.reader.bytes
+        seen = self._seen.bytes if self._seen else 0
+        return devices.measure(self._device, self._weight_bytes + arena + tables + seen)
 
     def _allocated(self) -> tuple[Arena, TableMirror]:
         if self.arena is None or self.mirror is None:
@@ -296,14 +325,18 @@ class TorchBackend:
             raise PlanError("the arena has no sealed pages; allocate one with some first")
         return arena, self._sealer
 
-    def _paged(self, arena: Arena, layout: ArenaLayout) -> PagedSteps:
+    def _paged(
+        self, arena: Arena, layout: ArenaLayout, tables: Sequence[LayerTables] | None
+    ) -> PagedSteps:
+        from omni_cuda.sealed_paged import SealedReader
         from omni_cuda.step import Shared
         from omni_cuda.steps import PagedSteps
 
         parts, graphs = (self.backbone, self._ops, self.config.text), self._device.type == "cuda"
         try:
             with _out_of_memory("the first step"):
-                return PagedSteps(Shared(*parts, arena, layout, graphs))
+                reader = SealedReader(layout, tables, self._device) if tables else None
+                return PagedSteps(Shared(*parts, arena, layout, graphs, reader))
         except BackendError as error:
             raise BudgetError(str(error)) from error
 

@@ -12,8 +12,9 @@ from collections import OrderedDict
 import numpy as np
 import torch
 
-from omni_core.backend import MovePlan, RestorePlan, StepPlan, StepResult
+from omni_core.backend import SUBBLOCK, MovePlan, RestorePlan, StepPlan, StepResult
 from omni_core.paging.mirror import TableMirror
+from omni_core.units import Int32, Int64
 from omni_cuda.devices import upload
 from omni_cuda.kernels.move import move_cells
 from omni_cuda.step import Shared, Step, StepShape
@@ -72,11 +73,30 @@ class PagedSteps:
         source, target = (upload(each, self.shared.device) for each in (plan.source, plan.target))
         self._copy(source, target, overlap)
 
+    def seal(self, plan: MovePlan) -> None:
+        """Take the biases of sealed cells along."""
+        seals = plan.seals
+        filled = seals.source >= 0
+        target = seals.target[:, None] * SUBBLOCK + np.arange(SUBBLOCK)
+        source, target = (upload(at[filled], self.shared.device) for at in (seals.source, target))
+        bias = self.shared.bias.view(-1)
+        bias[target.long()] = bias[source.long()]
+
+    def note(self, plan: StepPlan) -> None:
+        """Take over where in the stream the tokens of a step are that was run without kernels."""
+        for cells in plan.cells:
+            self._note(cells, plan.order, plan.counts)
+
     def restore(self, plan: RestorePlan) -> None:
-        """Take over where in the stream the cells' tokens are."""
-        for cells, order in zip(plan.cells, plan.order, strict=True):
-            places = upload(cells, self.shared.device, torch.int64)
-            self.shared.order.view(-1)[places] = upload(order, self.shared.device)
+        """Take over where in the stream the cells' tokens are, and their biases."""
+        for part in zip(plan.cells, plan.order, plan.counts, strict=True):
+            self._note(*part)
+
+    def _note(self, cells: Int32, order: Int64, counts: Int32) -> None:
+        shared = self.shared
+        places = upload(cells, shared.device, torch.int64)
+        shared.order.view(-1)[places] = upload(order, shared.device)
+        shared.bias.view(-1)[places] = upload(np.log(counts).astype(np.float32), shared.device)
 
     def _copy(self, source: torch.Tensor, target: torch.Tensor, overlap: bool) -> None:
         shared = self.shared

@@ -11,10 +11,12 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from metal_kernels import sealed_check
 from metal_kernels.run import run
 from omni_core.backend import (
     ArenaLayout,
     MemoryReport,
+    MergePlan,
     MovePlan,
     RestorePlan,
     StepPlan,
@@ -25,7 +27,7 @@ from omni_core.errors import BackendError, BudgetError, PlanError
 from omni_core.frontend.base import VisionInput
 from omni_core.model_config import ThinkerConfig, thinker_config
 from omni_core.paging.mirror import TableMirror
-from omni_core.plan_checks import check_layout, check_step
+from omni_core.plan_checks import check_layout, check_merge, check_step
 from omni_core.quantization.tables_file import tables_of
 from omni_core.stored_weights import (
     AUDIO_PREFIX,
@@ -35,7 +37,7 @@ from omni_core.stored_weights import (
     has_own_head,
 )
 from omni_core.units import Int32
-from omni_mlx import self_check
+from omni_mlx import aggregation, self_check
 from omni_mlx.arena import Arena
 from omni_mlx.backbone import Backbone
 from omni_mlx.devices import ComputeDevice, choose_device, gpu
@@ -95,6 +97,9 @@ class MlxBackend:
         self._kernels: Kernels | None = None
         self._tables = partial(tables_of, checkpoint, self._config.text)
         self._sealer: Sealer | None = None
+        self._sealed_fault: str | None = None
+        self._seal_fault: str | None = None
+        self._seen: aggregation.DeviceMemory | None = None
         self.allocations = 0
         prefix = self._config.prefix
         check_weights(checkpoint, self._config)
@@ -116,9 +121,12 @@ class MlxBackend:
     @property
     def device(self) -> str:
         """The device's name, for people, and why its kernels are left out where they are."""
-        if self._fault is None:
-            return self._device.label
-        return f"{self._device.label}, without kernels: {self._fault}"
+        told, fault = self._device.label, self._fault or self._sealed_fault
+        if fault is not None:
+            told += f", without kernels: {fault}"
+        if self._seal_fault is not None:
+            told += f", sealing on the host: {self._seal_fault}"
+        return told
 
     @property
     def element(self) -> int:
@@ -134,7 +142,8 @@ class MlxBackend:
             OmniError: what the checkpoint says of sealing is damaged, or of another model.
         """
         check_layout(layout, self._config.text, self._streams, seals=True)
-        self._arena = self._mirror = self._kernels = self._sealer = None
+        self._arena = self._mirror = self._kernels = self._sealer = self._seen = None
+        self._sealed_fault = self._seal_fault = None
         self.allocations += 1
         needed = layout.bytes(self.element)
         if self._weight_bytes + needed > self._device.capacity:
@@ -145,11 +154,14 @@ class MlxBackend:
             )
         with self._device.running("allocating the cache"):
             self._arena = Arena(layout, self._dtype)
+            kernels = not self._device.is_cpu and self._fault is None
             if layout.sealed_pages:
-                # Steps over sealed pages have no kernels here: operations read both pools.
-                self._sealer = Sealer(layout, self._tables())
-            elif not self._device.is_cpu and self._fault is None:
-                self._kernels = Kernels(self._config.text, layout, gpu(), run)
+                if kernels:
+                    self._ask_of_sealed(layout)
+                seals = run if kernels and self._seal_fault is None else None
+                self._sealer = Sealer(layout, self._tables(), seals)
+            if kernels and self._sealed_fault is None:
+                self._kernels = Kernels(self._config.text, layout, gpu(), run, self._sealer)
         self._mirror = TableMirror(layout)
         held = self.memory().accounted
         spare = max(_CACHE_FLOOR, held // _CACHE_SHARE)
@@ -157,6 +169,12 @@ class MlxBackend:
         if not self._device.is_cpu:
             # Weights and arena are read at every step: a Mac is not to page them out in between.
             mx.set_wired_limit(min(self._device.capacity, held + spare))
+
+    def _ask_of_sealed(self, layout: ArenaLayout) -> None:
+        """Whether this GPU's kernels read sealed pages, and seal, as is meant."""
+        dtype, heads = str(self._dtype).removeprefix("mlx.core."), self._config.text.q_heads
+        self._sealed_fault = sealed_check.fault(layout, heads, dtype, gpu(), run)
+        self._seal_fault = sealed_check.seal_fault(layout, dtype, run)
 
     def encode(
         self, vision: Sequence[VisionInput], audio: Sequence[npt.NDArray[np.float32]]
@@ -175,6 +193,18 @@ class MlxBackend:
             embeddings = mx.stack([unit[stream] for stream, unit in enumerate(units)])
             mx.eval(embeddings)
         return embeddings
+
+    def merge(self, embeddings: mx.array, plan: MergePlan) -> mx.array:
+        """Embeddings ``[streams, k, hidden]``, the means of rows of others."""
+        check_merge(plan, embeddings.shape[1])
+        with self._device.running("aggregation"):
+            return aggregation.merge(embeddings, plan)
+
+    def vision_memory(self) -> aggregation.DeviceMemory:
+        """An empty one."""
+        hidden = self._config.text.hidden
+        self._seen = aggregation.DeviceMemory(hidden, self._device, self._dtype)
+        return self._seen
 
     def forward(self, plan: StepPlan, embeddings: mx.array | None = None) -> StepResult:
         """Run a step.
@@ -205,10 +235,11 @@ class MlxBackend:
     def _attention(self, plan: StepPlan) -> StepAttention | PagedAttention | PoolsAttention:
         """By kernels on a GPU that runs them, elsewhere spelled out in MLX's operations."""
         arena, mirror = self._ready()
+        # What sealed cells get of the attention no kernel tells.
+        if self._kernels is not None and not (self._sealer and plan.mass):
+            return PagedAttention(plan, mirror, arena, self._kernels)
         if self._sealer is not None:
             return PoolsAttention(plan, mirror, arena, self._sealer, self._config.text)
-        if self._kernels is not None:
-            return PagedAttention(plan, mirror, arena, self._kernels)
         dtype = mx.float32 if self._device.is_cpu else self._dtype
         return StepAttention(plan, mirror.preview(plan), arena, self._config.text, dtype)
 
@@ -307,7 +338,7 @@ class MlxBackend:
             measured=mx.get_active_memory(),
             cached=mx.get_cache_memory(),
             peak=mx.get_peak_memory(),
-            accounted=self._weight_bytes + arena + tables,
+            accounted=self._weight_bytes + arena + tables + (self._seen.bytes if self._seen else 0),
             source="mlx",
         )
 

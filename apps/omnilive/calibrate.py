@@ -63,7 +63,7 @@ def run(options: CalibrateOptions) -> None:
         "clips": used,
     }
     found = document(shares, options.cover, about)
-    write(options.out, _lines(found).encode())
+    write(options.out, lines(found).encode())
     for name, count in found["sinks"].items():
         longest, mass = len(found["mass"][name]), sum(found["mass"][name])
         put(
@@ -105,7 +105,7 @@ def _follow(
     return {"name": clip.path.name, "seconds": round(seconds, 3), "units": units}
 
 
-def _lines(found: dict[str, Any]) -> str:
+def lines(found: dict[str, Any]) -> str:
     """JSON with a line an entry, so that a long curve takes one."""
     entries = (
         f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"

@@ -124,6 +124,9 @@ def _live(arguments: argparse.Namespace) -> int:
         budget=arguments.budget,
         kv_bits=arguments.kv_bits,
         seal=arguments.seal,
+        aggregate=arguments.aggregate,
+        theta_inter=arguments.theta_inter,
+        theta_intra=arguments.theta_intra,
         system=arguments.system,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
@@ -199,6 +202,23 @@ def _calibrate_values(arguments: argparse.Namespace) -> int:
     return DONE
 
 
+def _calibrate_layers(arguments: argparse.Namespace) -> int:
+    from omnilive.options import CalibrateLayersOptions
+
+    options = CalibrateLayersOptions(
+        model=_model(arguments),
+        out=arguments.out,
+        sources=tuple(arguments.source),
+        units=arguments.units,
+        question=arguments.question,
+        system=arguments.system,
+    )
+    from omnilive.calibrate_layers import run
+
+    run(options)
+    return DONE
+
+
 def _eval_streamworld(arguments: argparse.Namespace) -> int:
     from omnilive.options import EvalOptions
 
@@ -210,6 +230,9 @@ def _eval_streamworld(arguments: argparse.Namespace) -> int:
         layout=arguments.layout,
         kv_bits=arguments.kv_bits,
         seal=arguments.seal,
+        aggregate=arguments.aggregate,
+        theta_inter=arguments.theta_inter,
+        theta_intra=arguments.theta_intra,
         units=arguments.units,
         streams=arguments.streams,
         questions=arguments.questions,
@@ -254,6 +277,7 @@ _COMMANDS = {
     "replay": _replay,
     "calibrate retention": _calibrate_retention,
     "calibrate values": _calibrate_values,
+    "calibrate layers": _calibrate_layers,
     "eval streamworld": _eval_streamworld,
     "bench": _bench,
     "devices": _devices,

@@ -12,6 +12,7 @@ from typing import Any
 from omni_core.budget import machine_bytes
 from omni_core.errors import OmniError
 from omni_core.retention import Policy
+from omnilive import aggregating
 from omnilive.evaluation import claims, exam, record, scenes, tables
 from omnilive.evaluation import settings as compared
 from omnilive.evaluation.claims import Claim, Floor
@@ -43,13 +44,14 @@ def run(options: EvalOptions) -> bool:
     prepared = prepare(**asdict(model_options))
     rules = _policies(options, size.retention, prepared.checkpoint.path)
     sealing = chosen(options.kv_bits, options.seal, size.retention)
+    aggregation = aggregating.chosen(options.aggregate, options.theta_inter, options.theta_intra)
     check_model(prepared)
     floors = claims.read_floors(prepared.checkpoint.path)
     seeds = range(1, options.seeds + 1)
     exams = [exam.draw(seed, size.streams, size.units, size.questions) for seed in seeds]
     room = extent(prepared, size.units, max(one.longest for one in exams))
     shapes = prepared.config.text, prepared.element
-    plan = compared.settings(rules, size.budgets, room, *shapes, sealing)
+    plan = compared.settings(rules, size.budgets, room, *shapes, sealing, aggregation)
     bank = scenes.load(options.banks, exam.SPLIT)
     prepared.check(sealed=sealing is not None)
     load = cache(prepared.load)
@@ -57,7 +59,7 @@ def run(options: EvalOptions) -> bool:
     say(
         f"model {model.name} on {model.backend.name} ({model.backend.device}): {len(seeds)} x "
         f"{size.streams} streams of {size.units} units, {size.questions} questions each; policies "
-        f"with budgets: {len(plan)}{told(sealing)}"
+        f"with budgets: {len(plan)}{told(sealing)}{aggregating.told(aggregation)}"
     )
     if not model.trained:
         say(f"warning: {UNTRAINED}")

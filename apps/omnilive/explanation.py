@@ -55,7 +55,7 @@ def explained(
     name = printable(source).replace("\n", " ")
     title = f"omnilive live: {name}, model {options.model.model}, {size}"
     try:
-        yield Explainer(write, rule, layout, title)
+        yield Explainer(write, rule, layout, title, aggregated=options.aggregate)
     finally:
         # What a full disk did not take at a write, it does not take now.
         with suppress(OSError):

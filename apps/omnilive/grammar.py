@@ -13,9 +13,12 @@ from omni_core.mass_profile import RECENT
 from omnilive import reading
 from omnilive.bench import add_bench
 from omnilive.grammar_eval import add_eval
+from omnilive.grammar_layers import add_layers
 from omnilive.grammar_parts import (
     Noted,
+    add_aggregation,
     add_budget,
+    add_clips,
     add_debug,
     add_model,
     add_sealing,
@@ -113,6 +116,7 @@ def _add_live(commands: Any) -> None:
     add_sinks_and_layout(cache)
     add_budget(cache)
     add_sealing(cache)
+    add_aggregation(cache)
     answers = live.add_argument_group("answers")
     answers.add_argument(
         "--ask",
@@ -247,7 +251,7 @@ def _add_calibrate(commands: Any) -> None:
         "followed until the budget is full.",
         formatter_class=formatter,
     )
-    _add_clips(retention)
+    add_clips(retention)
     retention.add_argument(
         "--cover",
         type=reading.share,
@@ -287,7 +291,7 @@ def _add_calibrate(commands: Any) -> None:
         "keeps a Hadamard rotation. All goes into one safetensors file.",
         formatter_class=formatter,
     )
-    _add_clips(values)
+    add_clips(values)
     values.add_argument("--system", type=reading.text, metavar="TEXT", help="system prompt")
     add_budget(values)
     add_model(values)
@@ -297,18 +301,7 @@ def _add_calibrate(commands: Any) -> None:
     )
     add_debug(out)
     values.set_defaults(command="calibrate values")
-
-
-def _add_clips(command: Any) -> None:
-    """``--source``, of one command that takes several clips."""
-    command.add_argument(
-        "--source",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="CLIP",
-        help="video or sound file, may be given several times; the shipped demo clip if left out",
-    )
+    add_layers(kinds)
 
 
 class _Parser(argparse.ArgumentParser):

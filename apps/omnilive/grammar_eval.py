@@ -7,6 +7,7 @@ from typing import Any
 
 from omnilive import reading
 from omnilive.grammar_parts import (
+    add_aggregation,
     add_debug,
     add_model,
     add_sealing,
@@ -59,6 +60,7 @@ def add_eval(commands: Any) -> None:
         "bytes, as 2MB; may be given several times",
     )
     add_sealing(cache)
+    add_aggregation(cache)
     size = world.add_argument_group("size")
     size.add_argument(
         "--units", type=reading.count, metavar="N", help="seconds of each stream (default: 64)"

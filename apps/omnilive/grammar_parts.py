@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from omni_core.aggregation import Aggregation
 from omnilive import reading
 from omnilive.options import BACKENDS, KV_BITS, LAYOUT, SEAL, WEIGHTS
 
@@ -27,6 +28,24 @@ class Noted(argparse.Action):
         namespace.given = getattr(namespace, "given", frozenset()) | {self.option_strings[0]}
 
 
+class NotedFlag(argparse.Action):
+    """A flag that is noted likewise."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=False, help=help)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        """Set and note."""
+        setattr(namespace, self.dest, True)
+        namespace.given = getattr(namespace, "given", frozenset()) | {self.option_strings[0]}
+
+
 def add_sinks_and_layout(group: Any) -> None:
     """What goes with a choice of policy: ``--sinks`` and ``--layout``."""
     group.add_argument(
@@ -43,6 +62,18 @@ def add_sinks_and_layout(group: Any) -> None:
         default="page",
         help="where tokens are placed; native and eager are there to compare with (default: "
         "%(default)s)",
+    )
+
+
+def add_clips(command: Any) -> None:
+    """``--source``, of one command that takes several clips."""
+    command.add_argument(
+        "--source",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="CLIP",
+        help="video or sound file, may be given several times; the shipped demo clip if left out",
     )
 
 
@@ -75,6 +106,33 @@ def add_sealing(group: Any) -> None:
         choices=SEAL,
         help="what of such a cache is sealed: recent leaves the system prompt and the newest "
         "units in 16 bits, all leaves what has not ended (default: recent)",
+    )
+
+
+def add_aggregation(group: Any) -> None:
+    """``--aggregate`` and its thresholds."""
+    plain = Aggregation()
+    group.add_argument(
+        "--aggregate",
+        action=NotedFlag,
+        help="leave out of a picture what its place has shown already, and merge what repeats "
+        "in it",
+    )
+    group.add_argument(
+        "--theta-inter",
+        action=Noted,
+        type=reading.likeness,
+        metavar="X",
+        help="cosine similarity above which a token is left out for what its place has shown "
+        f"(default: {plain.inter:g})",
+    )
+    group.add_argument(
+        "--theta-intra",
+        action=Noted,
+        type=reading.likeness,
+        metavar="X",
+        help="cosine similarity above which two tokens of a frame are merged (default: "
+        f"{plain.intra:g})",
     )
 
 

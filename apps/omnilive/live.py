@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from omni_core import Model, Recorder, Session
+from omni_core.aggregation import Aggregation
 from omni_core.paging import layout
+from omni_core.quantization.tables_file import has_tables
 from omni_core.retention import OmniPick, Policy
 from omni_core.saving import SavedSession
 from omni_core.sealing import RECENT, Sealing
 from omni_core.tracing import Tracer
+from omnilive import aggregating
 from omnilive.assistant import Begin, Devices, Look, choose_devices, deaf, follow_devices
 from omnilive.budget import settle
 from omnilive.capture.soundservers import NONE, Absence
@@ -28,7 +31,7 @@ from omnilive.output import Event, Output, open_output
 from omnilive.player import Player
 from omnilive.questions import Questions, check_asks
 from omnilive.resuming import check_save, continued, saved_at_end
-from omnilive.sealing import chosen, told
+from omnilive.sealing import chosen, told, unmeasured
 from omnilive.sinks import choose_policy, model_label, own_omnipick
 from omnilive.speech.programs import find_program
 from omnilive.stream import framer_for
@@ -66,6 +69,7 @@ def _run(options: LiveOptions) -> int:
         check_target(options.trace, "--trace", (*read, options.explain))
     check_save(options)
     sealing = chosen(options.kv_bits, options.seal, [options.retention])
+    aggregation = aggregating.chosen(options.aggregate, options.theta_inter, options.theta_intra)
     if options.speak and isinstance(source, Devices):
         # There is a voice, or it is told what to install.
         find_program()
@@ -73,7 +77,8 @@ def _run(options: LiveOptions) -> int:
     with recorded(options, rule) as recorder:
         if recorder is not None:
             output = Kept(output, recorder)
-        return _load_and_follow(options, output, source, rule, measured, sealing, recorder, saved)
+        how = {"sealing": sealing, "aggregation": aggregation}
+        return _load_and_follow(options, output, source, rule, measured, recorder, saved, **how)
 
 
 def _policy(options: LiveOptions, saved: SavedSession | None) -> tuple[Policy, str | None]:
@@ -89,9 +94,11 @@ def _load_and_follow(
     source: Clip | Devices,
     rule: Policy,
     measured: str | None,
-    sealing: Sealing | None,
     recorder: Recorder | None,
     saved: SavedSession | None,
+    *,
+    sealing: Sealing | None,
+    aggregation: Aggregation | None,
 ) -> int:
     start = saved.time if saved else 0.0
     prepared = prepare(**asdict(options.model))
@@ -117,21 +124,30 @@ def _load_and_follow(
         f"model {model.name} on {model.backend.name} ({model.backend.device}), "
         f"budget {budget} cells, retention {options.retention}, layout {options.layout}"
         + told(sealing)
+        + aggregating.told(aggregation)
     )
     if not model.trained:
         output.event({"event": "warning", "t": round(start, 3), "message": UNTRAINED})
+    if sealing is not None and not has_tables(prepared.checkpoint):
+        message = unmeasured(prepared.checkpoint.path.name)
+        output.event({"event": "warning", "t": round(start, 3), "message": message})
     if measured is not None and measured != model_label(model.name):
         message = f"{options.sinks} was measured on {measured}, not on {model_label(model.name)}"
         output.event({"event": "warning", "t": round(start, 3), "message": message})
     places = saved.settings.layout if saved else layout(options.layout)
     with (
         explained(
-            options, _name(source), rule, places, f"{budget} cells{told(sealing)}"
+            options,
+            _name(source),
+            rule,
+            places,
+            f"{budget} cells{told(sealing)}{aggregating.told(aggregation)}",
         ) as watcher,
         traced(options.trace) as tracer,
     ):
         watching = {"recorder": recorder, "tracer": tracer}
         settings = {"budget": budget, "retention": rule, "layout": places}
+        settings |= {"aggregation": aggregation}
 
         def begin(show: Callable[[Event], None], look: Look | None = None) -> Session:
             seen = {"watcher": look(places, watcher) if look else watcher, **watching}

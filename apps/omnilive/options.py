@@ -19,6 +19,8 @@ RETENTION = tuple(POLICIES)
 LAYOUT = tuple(LAYOUTS)
 KV_BITS = (16, 4, 3, 2)
 SEAL = (sealing.RECENT, sealing.ALL)
+QUESTION = "What do you see and hear?"
+UNITS = 8
 _ASK = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*:\s*(\S.*?)\s*", re.DOTALL)
 
 
@@ -60,6 +62,7 @@ class LiveOptions:
         sinks: a calibration for OmniPick, or None for what suits the model.
         budget: cells or bytes as text, or None for a size that suits the machine.
         kv_bits, seal: as :func:`omnilive.sealing.chosen` reads them.
+        aggregate, theta_inter, theta_intra: as :func:`omnilive.aggregating.chosen` reads them.
         system: system prompt, or None for the core's own.
         asks: questions by time.
         asked_from: the file that some of them came from.
@@ -88,6 +91,9 @@ class LiveOptions:
     budget: str | None = None
     kv_bits: int = 16
     seal: str | None = None
+    aggregate: bool = False
+    theta_inter: float | None = None
+    theta_intra: float | None = None
     system: str | None = None
     max_tokens: int = 64
     temperature: float = 0.0
@@ -146,13 +152,34 @@ class CalibrateValuesOptions:
 
 
 @dataclass(frozen=True)
+class CalibrateLayersOptions:
+    """One ``omnilive calibrate layers``.
+
+    Attributes:
+        out: the JSON file to write.
+        sources: the clips; none for the shipped one.
+        units: of a stretch.
+        question: put at the end of each.
+        system: system prompt, or None for the core's own.
+    """
+
+    model: ModelOptions
+    out: Path
+    sources: tuple[Path, ...] = ()
+    units: int = UNITS
+    question: str = QUESTION
+    system: str | None = None
+
+
+@dataclass(frozen=True)
 class EvalOptions:
     """One ``omnilive eval streamworld``.
 
     Attributes:
         retention: policies, none for the default table's.
         budgets: each as ``1/8`` of the stream, cells or bytes; none for the default table's.
-        sinks, layout, kv_bits, seal: as for :class:`LiveOptions`.
+        sinks, layout, kv_bits, seal, aggregate, theta_inter, theta_intra: as for
+            :class:`LiveOptions`.
         units: seconds of each stream, None for the default.
         streams: of each seed, None for the default.
         questions: to each stream, None for the default.
@@ -170,6 +197,9 @@ class EvalOptions:
     layout: str = "page"
     kv_bits: int = 16
     seal: str | None = None
+    aggregate: bool = False
+    theta_inter: float | None = None
+    theta_intra: float | None = None
     units: int | None = None
     streams: int | None = None
     questions: int | None = None

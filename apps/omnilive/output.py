@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from omnilive.aggregating import shown
 from omnilive.terminal import draw, put, say, tell
 
 Event = dict[str, Any]
@@ -104,12 +105,14 @@ class Text:
 
 def _unit(event: Event) -> str:
     tokens, kv = event["tokens"], event["kv"]
-    parts = ", ".join(f"{count} {name}" for name, count in tokens.items() if count)
+    parts = ", ".join(f"{count} {name}" for name, count in tokens.items() if count) or "no"
     line = (
         f"{event['t']:7.2f} s  {parts} tokens; "
         f"cache {kv['cells']}/{kv['budget']} cells, {kv['pages']} pages, {_bytes(kv['bytes'])}"
         + (f", {kv['sealed_cells']} sealed" if "bits" in kv else "")
     )
+    if "aggregated" in event and event["aggregated"]["seen"]:
+        line += f"; {shown(event['aggregated'])}"
     if event["lag_ms"] >= 500:
         line += f"; {event['lag_ms'] / 1000:.1f} s late"
     dropped = ", ".join(f"{count} {name}" for name, count in event["dropped"].items() if count)
@@ -138,6 +141,7 @@ def _summary(event: Event) -> str:
             f"{score}",
             f"  model    {model}, backend {event['backend']} on {event['device']}",
             f"  tokens   {tokens['vision']} vision, {tokens['audio']} audio, {tokens['text']} text",
+            *_aggregated(event),
             f"  evicted  {event['evicted']} tokens by {event['retention']}",
             f"  cache    {kv['cells']} of {kv['budget']} cells, at most {kv['most_cells']} after a "
             f"unit, {kv['peak_cells']} within one; {kv['pages']} pages, {_bytes(kv['bytes'])}",
@@ -147,6 +151,10 @@ def _summary(event: Event) -> str:
             f"  plans    {event['plans']}",
         ]
     )
+
+
+def _aggregated(event: Event) -> list[str]:
+    return [f"  picture  {shown(event['aggregated'])}"] if "aggregated" in event else []
 
 
 def _sealed(kv: dict[str, int]) -> list[str]:

@@ -107,6 +107,11 @@ def compare(folder: Path, other: Path, *, jsonl: bool) -> bool:
     return difference is None
 
 
+def _merged(report: ReplayReport) -> dict[str, int]:
+    """Embeddings before and after, where a recording merged some."""
+    return {"rows": report.rows, "merged": report.merged} if report.rows else {}
+
+
 def _show(
     report: ReplayReport,
     recorded: str,
@@ -122,6 +127,7 @@ def _show(
         "device": device,
         "steps": report.steps,
         "moves": report.moves,
+        **_merged(report),
         "compared": report.compared,
         "agreed": report.agreed,
         "worst": report.worst,
@@ -133,9 +139,14 @@ def _show(
     put(
         f"{report.steps} steps and {report.moves} moves, recorded on {recorded}, "
         f"replayed on {backend} ({device})\n"
+        f"{_told_merged(report)}"
         f"{report.agreed} of {report.compared} likeliest tokens agree; logits differ by at most "
         f"{report.worst:.2g} of the largest (tolerance {tolerance:g})\n"
     )
+
+
+def _told_merged(report: ReplayReport) -> str:
+    return f"{report.merged} of {report.rows} embeddings entered\n" if report.rows else ""
 
 
 @dataclass(frozen=True)

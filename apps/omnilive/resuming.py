@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from omni_core import Session
+from omni_core.aggregation import Aggregation
 from omni_core.errors import OmniError, RecordingError
 from omni_core.saving import STATE, SavedSession, check_target, open_saved
 from omnilive.interrupts import put_off
@@ -22,6 +24,9 @@ _SETTLED = (
     "--budget",
     "--kv-bits",
     "--seal",
+    "--aggregate",
+    "--theta-inter",
+    "--theta-intra",
     "--system",
     "--max-tokens",
     "--temperature",
@@ -58,12 +63,21 @@ def continued(options: LiveOptions) -> tuple[LiveOptions, SavedSession | None]:
         budget=str(settings.budget),
         kv_bits=settings.kv_bits,
         seal=settings.seal if settings.sealing else None,
+        **_aggregated(settings.aggregation),
         system=settings.system,
         max_tokens=settings.max_tokens,
         temperature=settings.temperature,
         seed=settings.seed,
     )
     return options, saved
+
+
+def _aggregated(aggregation: Aggregation | None) -> dict[str, Any]:
+    """The options of a session that is aggregated."""
+    if aggregation is None:
+        return {}
+    thetas = {"theta_inter": aggregation.inter, "theta_intra": aggregation.intra}
+    return {"aggregate": True, **thetas}
 
 
 def check_save(options: LiveOptions) -> None:

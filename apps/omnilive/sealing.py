@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from omni_core.backend import SUBBLOCK
+from omni_core.quantization.tables_file import OWN
 from omni_core.retention import POLICIES
 from omni_core.sealing import ALL, RECENT, Sealing
 from omnilive.options import UsageError
@@ -42,3 +43,11 @@ def told(sealing: Sealing | None) -> str:
     if sealing is None:
         return ""
     return f", {'all of it ' if sealing.seal == ALL else ''}sealed to {sealing.bits} bits"
+
+
+def unmeasured(model: str) -> str:
+    """What to know of sealing with a model that has no tables of its own."""
+    return (
+        f"{model} has no {OWN}: keys are sealed without feedback and values by Hadamard, which "
+        "loses more at few bits; measure the model by omnilive calibrate values"
+    )

@@ -146,17 +146,59 @@ class MovePlan:
 
 
 @dataclass(frozen=True)
+class MergePlan:
+    """How a unit's embeddings become those of its tokens: rows that are means of rows.
+
+    Attributes:
+        source: ``int32[m]``, rows of what was encoded; ascending for one target.
+        target: ``int32[m]``, the row that each goes to: 0, 1, 2 and so on, ascending.
+    """
+
+    source: Int32
+    target: Int32
+
+    @staticmethod
+    def of(rows: Int32, groups: Int32) -> MergePlan:
+        """Rows ``int32[m]``, ascending, by the number of their group."""
+        ranked = np.argsort(groups, kind="stable")
+        return MergePlan(rows[ranked], groups[ranked])
+
+    def __len__(self) -> int:
+        return int(self.target[-1]) + 1 if self.target.size else 0
+
+    @cached_property
+    def counts(self) -> Int32:
+        """How many rows each target is the mean of, ``int32[k]``."""
+        return np.bincount(self.target, minlength=len(self)).astype(np.int32)
+
+    def terms(self) -> list[tuple[Int32, Int32]]:
+        """Rows of the result and the row that is added to each, term by term.
+
+        Summed in this order in float32, then divided by the count, a mean is the same on all
+        machines.
+        """
+        begins = np.flatnonzero(np.diff(self.target, prepend=-1))
+        found = []
+        for term in range(int(self.counts.max(initial=0))):
+            at = np.flatnonzero(self.counts > term).astype(np.int32)
+            found.append((at, self.source[begins[at] + term]))
+        return found
+
+
+@dataclass(frozen=True)
 class RestorePlan:
     """The page tables of a saved session, for an arena that has just been allocated.
 
     Attributes:
         cells: ``int32[n]`` a layer group, its live cells, oldest token first.
         order: ``int64[n]`` a layer group, of the tokens in them.
+        counts: ``int32[n]`` a layer group, raw tokens merged into each.
         delta: the pages that they lie in.
     """
 
     cells: tuple[Int32, ...]
     order: tuple[Int64, ...]
+    counts: tuple[Int32, ...]
     delta: TableDelta
 
 
@@ -177,6 +219,60 @@ class MemoryReport:
     peak: int
     accounted: int
     source: str
+
+
+class VisionMemory(Protocol):
+    """Embeddings of live vision tokens of one stream, where the backend computes.
+
+    It tells how alike tokens are, on the grid of :mod:`omni_core.aggregation.likeness`, and keeps
+    what it is told to keep.
+    """
+
+    @property
+    def bytes(self) -> int:
+        """What it has allocated."""
+        ...
+
+    def compare(
+        self, embeddings: Any, rows: Int32, at: Int32, slots: Int32
+    ) -> tuple[npt.NDArray[np.bool_], Int32]:
+        """Which rows hold nothing but numbers, and how alike some are to what is kept.
+
+        Args:
+            embeddings: what was encoded.
+            rows: ``int32[T]``, rows of it.
+            at: ``int32[m]``, indices into ``rows``.
+            slots: ``int32[m]``, what each is compared with.
+
+        Returns:
+            ``bool[T]``, and ``int32[m]`` on the grid, 0 where something is no number.
+        """
+        ...
+
+    def nearest(self, embeddings: Any, groups: MergePlan, ids: Int32) -> tuple[Int32, Int32]:
+        """Each group's best match by :func:`omni_core.aggregation.likeness.keys`.
+
+        Args:
+            embeddings: what was encoded.
+            groups: ``k`` of them, two at least, whose means are compared in float32.
+            ids: ``int32[k]``.
+
+        Returns:
+            ``int32[k]``, another group, and ``int32[k]``, how alike they are, on the grid.
+        """
+        ...
+
+    def keep(self, embeddings: Any, groups: MergePlan, slots: Int32) -> None:
+        """Keep the mean of each group in a slot ``int32[k]``; there are as many as it takes."""
+        ...
+
+    def read(self, slots: Int32) -> npt.NDArray[Any]:
+        """What slots hold, ``[n, hidden]``, in the numbers of :meth:`Backend.read`."""
+        ...
+
+    def write(self, slots: Int32, rows: npt.NDArray[Any]) -> None:
+        """Keep what :meth:`read` gave."""
+        ...
 
 
 class Backend(Protocol):
@@ -221,6 +317,18 @@ class Backend(Protocol):
 
         All have the same number of rows.
         """
+        ...
+
+    def merge(self, embeddings: Any, plan: MergePlan) -> Any:
+        """Embeddings ``[streams, k, hidden]``, the means of rows of others.
+
+        Raises:
+            PlanError: rows that there are not.
+        """
+        ...
+
+    def vision_memory(self) -> VisionMemory:
+        """An empty one; an earlier one is not used any more. Only asked of for one stream."""
         ...
 
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from omni_core.backend import StepPlan, TableDelta
+from omni_core.aggregation import Aggregation, Counts
+from omni_core.backend import MergePlan, StepPlan, TableDelta
 from omni_core.cache import Cache, Logits
 from omni_core.errors import BudgetError, MediaError, OmniError
 from omni_core.frames import QUESTION
-from omni_core.frontend.base import Cursor, UnitMedia
+from omni_core.frontend.base import Cursor, UnitMedia, UnitTokens, VisionInput
 from omni_core.paging import Layout
 from omni_core.plans import Plan, PlanDigest
 from omni_core.retention import Policy
@@ -43,6 +44,7 @@ class Encoded:
         start, stop: cursors before and after the unit.
         block: its tokens between these, which all streams share.
         embeddings: the backend's, ``[streams, rows, hidden]``.
+        vision: the first stream's picture, as the encoder read it.
     """
 
     media: UnitMedia
@@ -50,6 +52,7 @@ class Encoded:
     stop: Cursor
     block: TokenBlock
     embeddings: Any
+    vision: tuple[VisionInput, ...] = ()
 
 
 class StreamBatch:
@@ -69,6 +72,7 @@ class StreamBatch:
         prefill_chunk: int = 512,
         kv_bits: int = 16,
         seal: str = "recent",
+        aggregation: Aggregation | None = None,
     ) -> None:
         """Allocate the arena and read the system prompt. An earlier batch's arena goes.
 
@@ -82,11 +86,11 @@ class StreamBatch:
             longest: most tokens of a branch.
             frame: positions after which a position frame is closed; None takes the default.
             prefill_chunk: most new tokens in one forward pass.
-            kv_bits, seal: as of a :class:`~omni_core.session.Session`.
+            kv_bits, seal, aggregation: as of a :class:`~omni_core.session.Session`.
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
-            OmniError: the policy would decide by the attention of all streams together.
+            OmniError: the policy, or aggregation, would decide for all streams together.
         """
         check_counts(streams=streams, longest=longest, frame=frame, prefill_chunk=prefill_chunk)
         self.model, self.streams, self.budget = model, streams, budget
@@ -111,11 +115,13 @@ class StreamBatch:
             streams=streams,
             frame=frame,
             sealing=sealing(kv_bits, seal),
+            aggregation=aggregation,
             on_plan=self._keep,
         )
         self.layout = self._cache.layout
         self._longest, self._time, self._asking = longest, 0.0, False
         self._digest = PlanDigest()
+        self.aggregated = Counts()
         self._cache.open(prefix)
 
     @property
@@ -156,7 +162,7 @@ class StreamBatch:
                     "and sound length"
                 )
         rows = backend.stack([backend.encode(unit.vision, unit.audio) for unit, _ in units])
-        return Encoded(media[0], self._cursor, stop, first.block, rows)
+        return Encoded(media[0], self._cursor, stop, first.block, rows, first.vision)
 
     def append(self, encoded: Encoded) -> None:
         """Take one unit of every stream in, as a session does.
@@ -169,11 +175,21 @@ class StreamBatch:
         if encoded.start != self._cursor:
             unit, stop = self.model.frontend.unit(encoded.media, self._cursor)
             block = unit.block
+        embeddings, counts, tally = encoded.embeddings, None, Counts()
+        aggregator = self._cache.aggregator
         with self._cache.whole():
             self._cache.make_room(len(block))
+            if aggregator is not None:
+                tokens = UnitTokens(block, encoded.vision)
+                found = self._cache.aggregated(aggregator, tokens, embeddings)
+                block, embeddings, counts = found.block, found.embeddings, found.counts
+                tally = found.tally
             self._cache.open_frame(self._cursor.position, block)
-            self._cache.step(block, embeddings=encoded.embeddings)
+            self._cache.step(block, embeddings=embeddings, counts=counts)
             gone = self._cache.decide()
+        if aggregator is not None:
+            aggregator.settle()
+            self.aggregated += tally
         self._cursor, self._time = stop, encoded.media.stop
         self._cache.close_unit(gone)
 
@@ -231,8 +247,9 @@ class StreamBatch:
     def _keep(self, plan: Plan, logits: Logits | None) -> None:
         if self._asking:
             return
-        # Page tables tell again what a branch has touched: no decision.
-        plan = replace(plan, delta=_UNTOLD)
+        if not isinstance(plan, MergePlan):
+            # Page tables tell again what a branch has touched: no decision.
+            plan = replace(plan, delta=_UNTOLD)
         self._digest.add(
             replace(plan, tokens=plan.tokens[:1]) if isinstance(plan, StepPlan) else plan
         )

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.aggregation import AggregatedUnit, Aggregation, Aggregator
 from omni_core.backend import PAGE, SUBBLOCK, Backend, MovePlan, StepPlan
 from omni_core.budget import (
     cell_bytes,
@@ -23,6 +25,7 @@ from omni_core.budget import (
 )
 from omni_core.errors import BudgetError, OmniError, PlanError
 from omni_core.frames import Frames, check_range, most_frames
+from omni_core.frontend.base import UnitTokens
 from omni_core.ledger import Ledger
 from omni_core.model_config import TextConfig
 from omni_core.paging import Layout
@@ -48,10 +51,12 @@ class Cache:
         budget: cells alive at a unit's end; ``low`` is where eviction stops.
         policy, layout: which tokens stay, and where they lie.
         sealing: what of them is sealed; None where all is of 16 bits.
+        aggregator: decides what of a unit enters; None where all does.
         ledger, tables, frames: what is alive, its cells, its position frames.
         prefix: tokens of the system prompt.
         unit: number of the unit or turn that runs; -1 before the prefix is read.
         turn: number of the run of units that the newest token belongs to.
+        hidden: width of an embedding.
         evicted: tokens evicted so far.
         most_cells: most cells at the end of a unit.
         peak_cells, peak_span: most cells, and pages from first to last, before an eviction.
@@ -73,6 +78,7 @@ class Cache:
         streams: int = 1,
         frame: int | None = None,
         sealing: Sealing | None = None,
+        aggregation: Aggregation | None = None,
         watcher: Watcher | None = None,
         tracer: Tracer = NO_TRACE,
         on_plan: Callable[[Plan, Logits | None], None],
@@ -94,6 +100,7 @@ class Cache:
             streams: streams of one layout.
             frame: positions after which a position frame is closed; None takes the default.
             sealing: what is sealed; None for a cache of 16 bits.
+            aggregation: what of a unit does not enter; None where all does.
             watcher: looks on.
             tracer: measures steps, evictions, seals and moves.
             on_plan: called with each plan once it is committed, and with its logits.
@@ -101,8 +108,14 @@ class Cache:
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
-            OmniError: a policy or a ``head_dim`` that cannot be sealed.
+            OmniError: a policy or a ``head_dim`` that cannot be sealed; streams in step, of which
+                each would have others of its tokens left out.
         """
+        if aggregation is not None and streams > 1:
+            raise OmniError(
+                f"what is aggregated depends on the picture, and {streams} streams share one "
+                "layout: run them one at a time"
+            )
         self.policy = policy(retention) if isinstance(retention, str) else retention
         if sealing is not None and self.policy.scored:
             raise OmniError(
@@ -132,6 +145,10 @@ class Cache:
         self._refused: Int64 = np.zeros(0, np.int64)
         if sealing is None:
             self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
+        self.hidden = text.hidden
+        self.aggregator: Aggregator | None = None
+        if aggregation is not None:
+            self.aggregator = Aggregator(aggregation, backend.vision_memory())
         self._chunk, self._watcher = chunk, watcher
         self._scored = self.policy.scored or (watcher is not None and watcher.mass)
         self._on_plan, self._on_event, self._tracer = on_plan, on_event, tracer
@@ -205,12 +222,26 @@ class Cache:
 
         self.frames = self.frames.at(position, full)
 
+    def aggregated(
+        self, aggregator: Aggregator, tokens: UnitTokens, embeddings: Any
+    ) -> AggregatedUnit:
+        """What enters of a unit, for :meth:`step`, now that there is room for it."""
+        with self._tracer.span("aggregate", unit=self.unit, tokens=len(tokens.block)) as span:
+            found = aggregator.unit(tokens, embeddings, self.ledger.view(), self.ledger.next_order)
+            plan = found.plan
+            if plan is not None:
+                found = replace(found, embeddings=self.backend.merge(embeddings, plan))
+                self._on_plan(plan, None)
+            span.add(left=len(found.block))
+        return found
+
     def step(
         self,
         block: TokenBlock,
         *,
         tokens: Int32 | None = None,
         embeddings: Any = None,
+        counts: Int32 | None = None,
         logits: Sequence[int] = (),
     ) -> Logits:
         """Run a block in chunks.
@@ -219,6 +250,7 @@ class Cache:
             block: ``T`` new tokens.
             tokens: ``int32[streams, T]`` where the streams' token ids differ, else the block's.
             embeddings: what the backend encoded, for embedded tokens.
+            counts: ``int32[T]``, raw tokens merged into each; one each if left out.
             logits: rows of the block whose logits are wanted, ascending.
 
         Returns:
@@ -227,6 +259,8 @@ class Cache:
         streams = self.tables.arena.streams
         if tokens is None:
             tokens = np.broadcast_to(block.tokens, (streams, len(block)))
+        if counts is None:
+            counts = np.ones(len(block), np.int32)
         found: list[Logits] = []
         turns = self._turns(block)
         tiers = self.policy.tiers(block)
@@ -241,7 +275,7 @@ class Cache:
                 rows=part.rows,
                 positions=positions,
                 order=np.arange(len(part), dtype=np.int64) + self.ledger.next_order,
-                counts=np.ones(len(part), np.int32),
+                counts=counts[rows],
                 cells=placement.cells,
                 shifts=self.frames.shifts(live, int(positions.max())),
                 logits=np.asarray([r - start for r in logits if start <= r < stop], np.int32),
@@ -254,7 +288,7 @@ class Cache:
             with self._tracer.span("forward", unit=self.unit, tokens=len(part)):
                 result = self.backend.forward(plan, embeddings if embedded else None)
             self.tables.take(placement)
-            self.ledger.append(part, self.unit, turns[rows], placement.cells)
+            self.ledger.append(part, self.unit, turns[rows], placement.cells, counts[rows])
             if result.mass is not None:
                 self.ledger.add_mass(result.mass)
             if self._watcher:

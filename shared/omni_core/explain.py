@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from omni_core.aggregation.unit import Counts
 from omni_core.backend import SUBBLOCK
 from omni_core.ledger import Ledger, LedgerView
 from omni_core.paging.layout import Layout
@@ -36,7 +37,13 @@ _TIERS = {
     Tier.SCORED: "X",
 }
 _ORDER = (Modality.VISION, Modality.AUDIO, Modality.TEXT)
-_COLUMN = 12
+_COLUMN, _NARROW = 12, 7
+_COUNTS = ("seen", "shown", "merged", "invalid")
+"""Vision tokens, and those that did not enter; see :class:`~omni_core.aggregation.Counts`."""
+_ABOUT_AGGREGATED = (
+    "Of the vision tokens seen, those that their places have shown already and those that are no",
+    "numbers did not enter, and those merged entered as one with others.",
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,13 @@ class Explainer:
     mass = False
 
     def __init__(
-        self, write: Callable[[str], object], policy: Policy, layout: Layout, title: str
+        self,
+        write: Callable[[str], object],
+        policy: Policy,
+        layout: Layout,
+        title: str,
+        *,
+        aggregated: bool = False,
     ) -> None:
         """Begin with the legend.
 
@@ -118,8 +131,9 @@ class Explainer:
             write: takes text, line ends included.
             policy, layout: the session's.
             title: what is explained, in a line.
+            aggregated: whether the session aggregates vision tokens, which is then told as well.
         """
-        self._write, self._layout = write, layout
+        self._write, self._layout, self._aggregated = write, layout, aggregated
         empty = Ledger(1).view()
         self._kept = tuple(policy.why_kept(empty))
         self._why_dropped = tuple(policy.why_dropped(empty, np.zeros(0, np.bool_)))
@@ -132,6 +146,7 @@ class Explainer:
             "A line follows each unit, and each question with its answer; what was dropped went",
             "since the line before. Counts are vision/audio/text tokens, delimiters being text;",
             "a dash is none. Span counts the pages from the first to the last used.",
+            *(_ABOUT_AGGREGATED if aggregated else ()),
             "Page map: a position frame begins with its number, the pages of a tier in it, by id,",
             f"with a letter ({tiers}),",
             "a small one where they are sealed,",
@@ -156,6 +171,7 @@ class Explainer:
         kept = {word: _count(closed.view, mask) for word, mask in closed.kept.items()}
         parts = [
             f"{closed.unit:6} {closed.time:9.2f} {_shown(closed.arrived):>{_COLUMN}}",
+            *([_told(closed.aggregated)] if self._aggregated else []),
             _columns(self._kept, kept),
             _columns(self._why_dropped, self._dropped),
             f"{usage.cells:7} {usage.pages:6} {usage.span:6}",
@@ -174,13 +190,24 @@ class Explainer:
         )
         first, last = f"{'unit':>6} {'time':>9} {'arrived':>{_COLUMN}}", "  cells  pages   span"
         kept_head, dropped_head = f"{'kept:':<{len(kept)}}", f"{'dropped:':<{len(dropped)}}"
-        yield " | ".join([" " * len(first), kept_head, dropped_head, " " * len(last), ""])
-        yield " | ".join([first, f"{kept:<{len(kept_head)}}", f"{dropped:<8}", last, "page map"])
+        above, below = [" " * len(first)], [first]
+        if self._aggregated:
+            columns = " ".join(f"{word:>{_NARROW}}" for word in _COUNTS)
+            above.append(f"{'vision:':<{len(columns)}}")
+            below.append(columns)
+        yield " | ".join([*above, kept_head, dropped_head, " " * len(last), ""])
+        yield " | ".join([*below, f"{kept:<{len(kept_head)}}", f"{dropped:<8}", last, "page map"])
 
 
 def _columns(words: Sequence[str], counts: dict[str, Int64]) -> str:
     columns = " ".join(f"{_shown(counts[word]):>{_width(word)}}" for word in words)
     return f"{columns:<8}"
+
+
+def _told(counts: Counts | None) -> str:
+    """Vision tokens before and after; of a question, none."""
+    found = asdict(counts or Counts())
+    return " ".join(f"{found[word] or '-':>{_NARROW}}" for word in _COUNTS)
 
 
 def _width(word: str) -> int:

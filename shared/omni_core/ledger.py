@@ -21,7 +21,11 @@ _COLUMNS: dict[str, type[np.signedinteger | np.floating]] = {
     "role": np.int8,
     "offset": np.int32,
     "mass": np.float64,
+    "count": np.int32,
 }
+
+_LEAST = {"unit": -1, "count": 1}
+"""The smallest number in a column, where that is not 0."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class LedgerView:
         offset: ``int32[n]``, place in the span.
         mass: ``float64[n]``, attention that the token has got, where the policy asks for it.
         cells: ``int32[groups, n]``, the token's cell in each layer group, -1 where it was evicted.
+        count: ``int32[n]``, raw tokens merged into it; its bias is the log of that.
     """
 
     order: Int64
@@ -47,6 +52,7 @@ class LedgerView:
     offset: Int32
     mass: npt.NDArray[np.float64]
     cells: Int32
+    count: Int32
 
     def __len__(self) -> int:
         return int(self.order.size)
@@ -69,7 +75,14 @@ class Ledger:
         columns = {name: column[: self._size] for name, column in self._columns.items()}
         return LedgerView(**columns, cells=self._cells[:, : self._size])
 
-    def append(self, block: TokenBlock, unit: int, turn: Int32, cells: Int32) -> None:
+    def append(
+        self,
+        block: TokenBlock,
+        unit: int,
+        turn: Int32,
+        cells: Int32,
+        counts: Int32 | None = None,
+    ) -> None:
         """Add new tokens at the end of the stream.
 
         Args:
@@ -77,6 +90,7 @@ class Ledger:
             unit: where they belong.
             turn: ``int32[T]``.
             cells: ``int32[groups, T]``.
+            counts: ``int32[T]``, raw tokens merged into each; one each if left out.
         """
         count = len(block)
         self._reserve(self._size + count)
@@ -90,6 +104,7 @@ class Ledger:
             "role": block.role,
             "offset": block.offset,
             "mass": 0.0,
+            "count": 1 if counts is None else counts,
         }
         for name, value in values.items():
             self._columns[name][rows] = value
@@ -164,8 +179,10 @@ class Ledger:
         """
         given = state["columns"]
         size = len(given["order"])
+        # Ledgers were saved before tokens were merged.
+        given = {"count": [1] * size, **given}
         found = {
-            name: listed(given[name], dtype, size, least=-1 if name == "unit" else 0)
+            name: listed(given[name], dtype, size, least=_LEAST.get(name, 0))
             for name, dtype in _COLUMNS.items()
         }
         cells = [listed(row, np.int32, size, least=-1) for row in state["cells"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MovePlan, StepPlan
+from omni_core.backend import FREE, PAGE, SUBBLOCK, ArenaLayout, MergePlan, MovePlan, StepPlan
 from omni_core.errors import BackendError, PlanError
 from omni_core.model_config import TextConfig
 from omni_core.units import Modality
@@ -119,6 +119,32 @@ def _check_sealed_pages(plan: MovePlan) -> None:
     words = delta.occupancy[at, left % PAGE // SUBBLOCK]
     if ((words >> (left % SUBBLOCK).astype(np.uint32)) & 1).any():
         raise PlanError("a cell is to be sealed and stays alive where it was, expected it free")
+
+
+def check_merge(plan: MergePlan, encoded: int) -> None:
+    """Refuse a merge of rows that there are not, or whose targets leave a gap.
+
+    Args:
+        plan: the merge.
+        encoded: rows of the embeddings.
+
+    Raises:
+        PlanError: naming what was found and what was expected.
+    """
+    source, target = plan.source, plan.target
+    if source.shape != target.shape or source.ndim != 1:
+        raise PlanError(
+            f"a merge has sources {list(source.shape)} for targets {list(target.shape)}, expected "
+            "one for each"
+        )
+    if source.size and not 0 <= source.min() <= source.max() < encoded:
+        raise PlanError(
+            f"rows {source.min()} to {source.max()} of {encoded} embeddings are to be merged; "
+            "encode their unit first"
+        )
+    steps = np.diff(target, prepend=-1)
+    if ((steps < 0) | (steps > 1)).any() or (target.size and target[0] != 0):
+        raise PlanError("the targets of a merge do not count up from 0, expected no gap")
 
 
 def check_step(plan: StepPlan, vocab: int, streams: int, encoded: int) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import SUBBLOCK, MovePlan, Seals, StepPlan, TableDelta
+from omni_core.backend import SUBBLOCK, MergePlan, MovePlan, Seals, StepPlan, TableDelta
 
-Plan = StepPlan | MovePlan
+Plan = StepPlan | MovePlan | MergePlan
 _DTYPES = {
     "tokens": np.int32, "rows": np.int32, "positions": np.int32, "order": np.int64,
     "counts": np.int32, "cells": np.int32, "logits": np.int32, "source": np.int32,
@@ -69,7 +69,8 @@ class PlanDigest:
 
 
 def _arrays(plan: Plan) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    for part in (plan, plan.delta):
+    parts = (plan,) if isinstance(plan, MergePlan) else (plan, plan.delta)
+    for part in parts:
         for field in dataclasses.fields(part):
             if field.name not in _PARTS:
                 yield field.name, np.asarray(getattr(part, field.name), _DTYPES[field.name])
@@ -98,6 +99,8 @@ def from_lists(kind: type[Plan], line: dict[str, Any]) -> Plan:
         )
         return values.reshape(shape) if shape else values
 
+    if issubclass(kind, MergePlan):
+        return kind(array("source"), array("target"))
     delta = TableDelta(
         **{field.name: array(field.name) for field in dataclasses.fields(TableDelta)}
     )

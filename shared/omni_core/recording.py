@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import MovePlan, StepPlan
+from omni_core.backend import MergePlan, MovePlan, StepPlan
 from omni_core.errors import RecordingError
 from omni_core.frontend.base import UnitMedia
 from omni_core.plans import Plan, from_lists, to_lists
@@ -30,6 +30,8 @@ from omni_core.plans import Plan, from_lists, to_lists
 FORMAT = 1
 START = "start"
 _TOP = 8
+_KINDS: dict[str, type[Plan]] = {"step": StepPlan, "move": MovePlan, "merge": MergePlan}
+"""Lines of plans by their word."""
 _DAMAGE = (OSError, EOFError, zipfile.BadZipFile)
 
 
@@ -90,7 +92,8 @@ class Recorder:
 
     def plan(self, plan: Plan, logits: npt.NDArray[np.float32] | None = None) -> None:
         """Keep a plan that was carried out, and the largest of its logits."""
-        line = {"kind": "step" if isinstance(plan, StepPlan) else "move", **to_lists(plan)}
+        kind = next(name for name, made in _KINDS.items() if isinstance(plan, made))
+        line = {"kind": kind, **to_lists(plan)}
         if logits is not None and logits.size:
             top = np.argsort(-logits, axis=-1, kind="stable")[..., :_TOP]
             line["top"] = top.tolist()
@@ -198,7 +201,7 @@ class Recording:
     def _entry(self, line: dict[str, Any]) -> Entry:
         if line["kind"] == "unit":
             return Entry(media=self._media(line["unit"]))
-        plan = from_lists(StepPlan if line["kind"] == "step" else MovePlan, line)
+        plan = from_lists(_KINDS[line["kind"]], line)
         if "top" not in line:
             return Entry(plan=plan)
         return Entry(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from omni_core.backend import Backend, MovePlan
+from omni_core.backend import Backend, MergePlan, MovePlan
 from omni_core.frontend.base import Cursor, Frontend, UnitMedia
 from omni_core.plans import differing_field
 from omni_core.recording import Recording
@@ -20,6 +20,7 @@ class ReplayReport:
 
     Attributes:
         steps, moves: plans carried out.
+        rows, merged: of units that were aggregated: rows that were encoded, and rows that entered.
         compared: rows of logits compared.
         worst: largest difference of a recorded logit, relative to its row's largest.
         agreed: rows whose largest logit is the same token.
@@ -30,6 +31,8 @@ class ReplayReport:
     compared: int
     worst: float
     agreed: int
+    rows: int = 0
+    merged: int = 0
 
 
 def replay(
@@ -45,7 +48,7 @@ def replay(
         backend, frontend: of the recorded model.
         on_unit: called before each unit; may wait until it is due.
     """
-    steps = moves = compared = agreed = 0
+    steps = moves = compared = agreed = rows = merged = 0
     worst = 0.0
     embeddings: Any = None
     for entry in recording.entries():
@@ -53,6 +56,9 @@ def replay(
             on_unit(entry.media)
             unit, _ = frontend.unit(entry.media, Cursor())
             embeddings = backend.encode(unit.vision, unit.audio)
+        elif isinstance(entry.plan, MergePlan):
+            rows, merged = rows + embeddings.shape[1], merged + len(entry.plan)
+            embeddings = backend.merge(embeddings, entry.plan)
         elif isinstance(entry.plan, MovePlan):
             backend.move(entry.plan)
             moves += 1
@@ -68,7 +74,7 @@ def replay(
                 worst = max(worst, difference if np.isfinite(difference) else np.inf)
                 agreed += int((logits.argmax(axis=-1) == entry.top[..., 0]).sum())
                 compared += int(np.prod(logits.shape[:-1]))
-    return ReplayReport(steps, moves, compared, worst, agreed)
+    return ReplayReport(steps, moves, compared, worst, agreed, rows, merged)
 
 
 def first_difference(one: Recording, other: Recording) -> str | None:

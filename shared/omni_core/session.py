@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from omni_core.aggregation import Aggregation, Counts
 from omni_core.answering import Answer, answer
 from omni_core.backend import PAGE
 from omni_core.budget import default_budget, machine_bytes
@@ -34,7 +35,14 @@ from omni_core.saving import SavedModel, SavedSession, open_saved, write_saved
 from omni_core.settings import SYSTEM as SYSTEM
 from omni_core.settings import Settings
 from omni_core.state import whole
-from omni_core.stream_state import arrays, cache_state, restore_cache, restored_cursor, shapes
+from omni_core.stream_state import (
+    arrays,
+    cache_state,
+    embedding_shapes,
+    restore_cache,
+    restored_cursor,
+    shapes,
+)
 from omni_core.tracing import NO_TRACE, Tracer
 from omni_core.units import TokenBlock
 from omni_core.watcher import ClosedUnit, Watcher
@@ -57,6 +65,7 @@ class Session:
     _cursor: Cursor
     _digest: PlanDigest
     _ledger: Ledger
+    _seen: Counts
     _tables: PageTables
     _time: float
     _totals: dict[str, int]
@@ -77,6 +86,7 @@ class Session:
         frame: int | None = None,
         kv_bits: int = 16,
         seal: str = "recent",
+        aggregation: Aggregation | None = None,
         on_event: Callable[[Event], None] | None = None,
         recorder: Recorder | None = None,
         watcher: Watcher | None = None,
@@ -99,6 +109,7 @@ class Session:
             kv_bits: of a key or value number: 16, or 4, 3 or 2 where it is sealed.
             seal: what is: ``recent`` leaves the prefix and the newest units in 16 bits, ``all``
                 leaves what has not ended.
+            aggregation: which vision tokens do not enter, or as one; None where all do.
             on_event: called with each event: a dict with ``event``, and ``t`` in stream seconds.
             recorder: keeps media and plans.
             watcher: looks on, to explain or to measure.
@@ -123,6 +134,7 @@ class Session:
             frame=frame,
             kv_bits=kv_bits,
             seal=seal,
+            aggregation=aggregation,
         )
         prefix = self._open(model, settings, on_event, recorder, watcher, tracer)
         self._cache.open(prefix)
@@ -178,13 +190,14 @@ class Session:
             "time": self._time,
             "cursor": asdict(self._cursor),
             "totals": self._totals,
+            **self._aggregated(),
             "plans": self._digest.state,
             "cache": cache_state(self._cache),
         }
         model = _described(self.model)
         model = replace(model, name=name or model.name)
         with self._tracer.span("save", tokens=len(self._ledger)):
-            tensors = shapes(self._ledger, self._tables)
+            tensors = shapes(self._ledger, self._tables) | embedding_shapes(self._cache)
             write_saved(folder, model, state, tensors, arrays(self._cache))
 
     @property
@@ -207,20 +220,32 @@ class Session:
             with self._tracer.span("encode", unit=self._cache.unit, tokens=len(tokens.block)):
                 embeddings = self.model.backend.encode(tokens.vision, tokens.audio)
             self._cache.make_room(len(tokens.block))
-            self._cache.open_frame(self._cursor.position, tokens.block)
+            block, raw, aggregated = tokens.block, None, None
+            if (aggregator := self._cache.aggregator) is not None:
+                aggregated = self._cache.aggregated(aggregator, tokens, embeddings)
+                block, raw = aggregated.block, aggregated.counts
+                embeddings = aggregated.embeddings
+            self._cache.open_frame(self._cursor.position, block)
             # Nothing here reads a unit's logits, but a replay compares them.
-            last = [len(tokens.block) - 1] if self._recorder is not None else []
-            self._cache.step(tokens.block, embeddings=embeddings, logits=last)
+            last = [len(block) - 1] if self._recorder is not None and len(block) else []
+            self._cache.step(block, embeddings=embeddings, counts=raw, logits=last)
             self._cursor = cursor
             gone = self._cache.decide()
-        counts = named(by_modality(tokens.block.modality))
+        counts = named(by_modality(block.modality))
         for name, count in counts.items():
             self._totals[name] += count
         self._totals["units"] += 1
         self._time = media.stop
-        self._close_unit(gone)
+        told: dict[str, Any] = {}
+        tally = None
+        if aggregator is not None and aggregated is not None:
+            aggregator.settle()
+            tally = aggregated.tally
+            self._seen += tally
+            told = {"aggregated": asdict(tally)}
+        self._close_unit(gone, tally)
         kv, measured = self._cache.usage(), self.model.backend.memory().measured
-        self._emit("unit", unit=self._cache.unit - 1, tokens=counts, kv=kv, memory=measured)
+        self._emit("unit", unit=self._cache.unit - 1, tokens=counts, **told, kv=kv, memory=measured)
 
     def ask(
         self,
@@ -286,6 +311,7 @@ class Session:
             "units": self._totals["units"],
             "answers": self._totals["answers"],
             "tokens": {name: self._totals[name] for name in ("vision", "audio", "text")},
+            **self._aggregated(),
             "evicted": self._cache.evicted,
             "position": self._cursor.position,
             "kv": self._cache.usage()
@@ -347,6 +373,7 @@ class Session:
             groups=settings.groups,
             frame=settings.frame,
             sealing=settings.sealing,
+            aggregation=settings.aggregation,
             watcher=watcher,
             tracer=tracer,
             on_plan=self._keep,
@@ -367,6 +394,7 @@ class Session:
         self._digest = PlanDigest()
         self._time = 0.0
         self._totals = dict.fromkeys(("units", "answers", "vision", "audio", "text"), 0)
+        self._seen = Counts()
         self._stopped = False
         return prefix
 
@@ -375,6 +403,9 @@ class Session:
         self._cursor, self._time = restored_cursor(state["cursor"]), saved.time
         self._totals = {name: whole(state["totals"][name]) for name in self._totals}
         self._digest = PlanDigest(state["plans"])
+        if self._cache.aggregator is not None:
+            told = state["aggregated"]
+            self._seen = Counts(**{name: whole(told[name]) for name in asdict(self._seen)})
         restore_cache(self._cache, state["cache"], saved.stored)
 
     def _answer(
@@ -422,7 +453,11 @@ class Session:
             if not done:
                 self._cursor = cursor
 
-    def _close_unit(self, gone: Gone | None) -> None:
+    def _aggregated(self) -> Event:
+        """Vision tokens before and after, where they are aggregated."""
+        return {"aggregated": asdict(self._seen)} if self._cache.aggregator is not None else {}
+
+    def _close_unit(self, gone: Gone | None, tally: Counts | None = None) -> None:
         arrived = self._cache.close_unit(gone)
         if self._watcher:
             view = self._ledger.view()
@@ -435,6 +470,7 @@ class Session:
                     self.policy.why_kept(view),
                     self._tables.usage(),
                     self.page_maps(),
+                    tally,
                 )
             )
 

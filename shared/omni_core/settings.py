@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from omni_core.aggregation.rule import Aggregation
 from omni_core.errors import OmniError
 from omni_core.paging import LAYOUTS, Layout
 from omni_core.retention import POLICIES, Policy
@@ -32,6 +33,7 @@ class Settings:
     frame: int | None
     kv_bits: int = 16
     seal: str = RECENT
+    aggregation: Aggregation | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -56,13 +58,19 @@ class Settings:
 
     def state(self) -> dict[str, Any]:
         """The settings as JSON values, policy and layout with their parameters."""
-        return asdict(self)
+        found = asdict(self)
+        if self.aggregation is None:
+            del found["aggregation"]
+        return found
 
     def named(self) -> dict[str, Any]:
         """What a recording tells of them: policy and layout by their names."""
         names = ("budget", "kv_bits", "seal", "system", "max_tokens", "temperature", "seed")
-        policy_and_layout = {"retention": self.retention.name, "layout": self.layout.name}
-        return {name: getattr(self, name) for name in names} | policy_and_layout
+        found = {name: getattr(self, name) for name in names}
+        found |= {"retention": self.retention.name, "layout": self.layout.name}
+        if self.aggregation is not None:
+            found["aggregation"] = self.aggregation.state()
+        return found
 
     @staticmethod
     def restored(state: Mapping[str, Any]) -> Settings:
@@ -87,6 +95,7 @@ class Settings:
             # Sessions were saved before there were sealed pages.
             kv_bits=whole(state.get("kv_bits", 16)),
             seal=text(state.get("seal", RECENT)),
+            aggregation=Aggregation.restored(state.get("aggregation")),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from omni_core.aggregation.places import Places
 from omni_core.backend import PAGE, Backend, RestorePlan
 from omni_core.cache import Cache
 from omni_core.errors import OmniError, RecordingError
@@ -20,6 +21,8 @@ from omni_core.units import Int32
 
 Stored = Callable[[str, tuple[int, ...]], Array]
 """Gives a tensor by name, if it is of that shape."""
+_EMBEDDINGS = "embeddings"
+"""The tensor of what live tokens stand for places of the picture."""
 _COUNTERS = ("turn", "unit", "evicted", "most_cells", "peak_cells", "peak_span")
 
 
@@ -40,6 +43,7 @@ def cache_state(cache: Cache) -> dict[str, Any]:
         "ledger": cache.ledger.state(),
         "tables": cache.tables.state(),
         "frames": cache.frames.state(),
+        **({"places": _places(cache).state()} if cache.aggregator else {}),
         **{name: getattr(cache, name) for name in _COUNTERS},
     }
 
@@ -62,12 +66,21 @@ def shapes(ledger: Ledger, tables: PageTables) -> dict[str, tuple[int, ...]]:
     return found
 
 
+def embedding_shapes(cache: Cache) -> dict[str, tuple[int, ...]]:
+    """Behind those of :func:`shapes`, of a stream that is aggregated: ``[n, hidden]`` by slot."""
+    slots = _places(cache).slots
+    return {_EMBEDDINGS: (slots.size, cache.hidden)} if slots.size else {}
+
+
 def arrays(cache: Cache) -> Iterator[Array]:
-    """The tensors of :func:`shapes`, one layer's at a time."""
+    """The tensors of :func:`shapes` and :func:`embedding_shapes`, one layer's at a time."""
     for layer, (cells, pages) in enumerate(_held(cache.ledger, cache.tables)):
         yield from cache.backend.read(layer, cells)
         if cache.tables.arena.sealed_pages:
             yield cache.backend.read_sealed(layer, pages)
+    slots = _places(cache).slots
+    if cache.aggregator and slots.size:
+        yield cache.aggregator.memory.read(slots)
 
 
 def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> None:
@@ -88,6 +101,12 @@ def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> Non
     units = cache.ledger.view().unit
     expect(bool((units < cache.unit).all()), "tokens of units before the next one")
     cache.frames = cache.frames.restored(state["frames"], cache.tables.frames())
+    if cache.aggregator:
+        places = Places.restored(state["places"], cache.ledger.view())
+        if places.slots.size:
+            rows = stored(_EMBEDDINGS, (places.slots.size, cache.hidden))
+            cache.aggregator.memory.write(places.slots, rows)
+        cache.aggregator.places = places
 
 
 def restore_arena(
@@ -117,8 +136,8 @@ def restore_arena(
         if tables.arena.sealed_pages:
             name = f"{SEALED}.{layer}"
             backend.write_sealed(layer, pages, stored(name, wanted[name]))
-    order = tuple(view.order[held] for held in alive)
-    backend.restore(RestorePlan(cells, order, delta))
+    order, counts = (tuple(column[held] for held in alive) for column in (view.order, view.count))
+    backend.restore(RestorePlan(cells, order, counts, delta))
 
 
 def restored_cursor(state: Mapping[str, Any]) -> Cursor:
@@ -143,6 +162,11 @@ def restored_cursor(state: Mapping[str, Any]) -> Cursor:
             number(bracket["stop"]),
         ),
     )
+
+
+def _places(cache: Cache) -> Places:
+    """What live tokens stand for in the picture."""
+    return cache.aggregator.places.among(cache.ledger.view()) if cache.aggregator else Places()
 
 
 def _held(ledger: Ledger, tables: PageTables) -> Iterator[tuple[Int32, Int32]]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Int8 = npt.NDArray[np.int8]
+_Index = slice | Int64
 
 
 class Modality(IntEnum):
@@ -86,14 +87,18 @@ class TokenBlock:
 
     def slice(self, start: int, stop: int) -> TokenBlock:
         """The tokens ``start`` to ``stop``; embedding rows keep their numbers."""
+        return self.take(np.s_[start:stop])
+
+    def take(self, index: _Index) -> TokenBlock:
+        """Some of the tokens; embedding rows keep their numbers."""
         return TokenBlock(
-            self.tokens[start:stop],
-            self.rows[start:stop],
-            self.positions[:, start:stop],
-            self.modality[start:stop],
-            self.sense[start:stop],
-            self.role[start:stop],
-            self.offset[start:stop],
+            self.tokens[index],
+            self.rows[index],
+            self.positions[:, index],
+            self.modality[index],
+            self.sense[index],
+            self.role[index],
+            self.offset[index],
         )
 
     @staticmethod

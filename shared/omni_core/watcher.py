@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.aggregation.unit import Counts
 from omni_core.ledger import LedgerView
 from omni_core.paging.table import PageMap, Usage
 from omni_core.retention.base import Bool, Reasons
@@ -28,6 +29,7 @@ class ClosedUnit:
         kept: why each is still there.
         usage: how much of the pool is in use.
         maps: the pages of each layer group.
+        aggregated: its vision tokens before and after, where they are aggregated.
     """
 
     unit: int
@@ -37,6 +39,7 @@ class ClosedUnit:
     kept: Reasons
     usage: Usage
     maps: tuple[PageMap, ...]
+    aggregated: Counts | None = None
 
 
 class Watcher(Protocol):

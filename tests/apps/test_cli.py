@@ -87,6 +87,7 @@ def test_a_clip_needs_one_backend_and_no_sound_library(
         ("live", "--source", "clip.mp4"),
         ("live", "--camera", "0", "--mic", "none"),
         ("calibrate", "retention", "--source", "clip.mp4", "--out", "sinks.json"),
+        ("calibrate", "layers", "--source", "clip.mp4", "--out", "layers.json"),
         ("devices",),
         ("doctor",),
     ],
@@ -149,6 +150,8 @@ def test_without_what_reads_a_checkpoint_one_line_says_what_to_install(
         (["live", "--layout", "paged"], "invalid choice: 'paged'"),
         (["calibrate"], "WHAT"),
         (["calibrate", "layout"], "invalid choice: 'layout'"),
+        (["calibrate", "layers"], "--out"),
+        (["calibrate", "layers", "--out", "s", "--units", "0"], "a whole number from 1"),
         (["calibrate", "retention"], "--out"),
         (["calibrate", "retention", "--out", "s", "--cover", "0"], "a share from 0.001 to 1"),
         (["calibrate", "retention", "--out", "s", "--cover", "1.5"], "a share from 0.001 to 1"),
@@ -256,7 +259,7 @@ def test_names_are_the_cores() -> None:
 
 
 def test_each_command_is_listed_and_helps() -> None:
-    calibrate = ("calibrate retention", "calibrate values")
+    calibrate = ("calibrate retention", "calibrate values", "calibrate layers")
     assert list(subcommands()) == [
         *("live", "replay", *calibrate, "eval streamworld", "bench", "devices", "doctor")
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from omni_core.aggregation import Counts
 from omni_core.errors import BackendError, CheckpointError, OmniError
 from omni_core.retention import Fifo, NoSlide, OmniPick
 from omnilive import evaluate
@@ -100,7 +101,7 @@ def test_everything_fits_even_where_a_unit_may_be_larger_than_the_stream() -> No
 class Clock:
     """A clock, a batch whose steps take time, and whose bytes fall again."""
 
-    model, streams, most_cells = None, 2, 7
+    model, streams, most_cells, aggregated = None, 2, 7, Counts(9, 4, 5)
 
     def __init__(self, drawn: exam.Exam, size: tuple[int, ...]) -> None:
         self.now, self.unit, self.bytes, self.drawn = 0.0, -1, 0, drawn

@@ -119,6 +119,28 @@ def test_a_backend_that_cannot_seal_is_refused_before_it_loads(
     assert f"the {name} backend cannot seal its cache; choose another --backend" in err
 
 
+def _unmeasured(events: Events) -> list[str]:
+    warnings = [event["message"] for event in events if event["event"] == "warning"]
+    return [message for message in warnings if "values.safetensors" in message]
+
+
+def test_a_model_that_was_not_measured_is_told(
+    clip: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnilive.backends.load_backend", lambda *_: NullBackend())
+    (message,) = _unmeasured(live(capsys, clip, "auto", *SEALED))
+    assert message.endswith("measure the model by omnilive calibrate values")
+    assert not _unmeasured(live(capsys, clip, "auto", *SETTINGS))
+
+
+@pytest.mark.shipped
+def test_the_model_that_ships_was_measured(
+    clip: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnilive.backends.load_backend", lambda *_: NullBackend())
+    assert not _unmeasured(live(capsys, clip, "auto", *SEALED))
+
+
 def arena(prepared: Prepared, budget: int, sealing: Sealing | None) -> ArenaLayout:
     prefix, _ = prepared.frontend.open("You see.")
     unit = prepared.frontend.largest_unit

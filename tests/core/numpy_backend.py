@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from omni_core.aggregation.memory import HostMemory, means
 from omni_core.backend import (
     PAGE,
     SUBBLOCK,
     ArenaLayout,
     MemoryReport,
+    MergePlan,
     MovePlan,
     RestorePlan,
     StepPlan,
@@ -24,7 +26,7 @@ from omni_core.backend import (
 from omni_core.frontend.base import Bracket, Cursor, UnitMedia, UnitTokens, VisionInput
 from omni_core.model_config import TextConfig
 from omni_core.paging.mirror import TableMirror
-from omni_core.plan_checks import check_layout
+from omni_core.plan_checks import check_layout, check_merge
 from omni_core.quantization import (
     LayerTables,
     SealedSubblock,
@@ -108,10 +110,20 @@ class NumpyBackend:
 
     def encode(self, vision: Sequence[VisionInput], audio: Sequence[np.ndarray]) -> Any:
         rows = [v.patches for v in vision] + [a.T for a in audio]
-        return np.concatenate(rows)[:, : TEXT.hidden].astype(np.float64) if rows else None
+        if not rows:
+            return None
+        found = np.concatenate(rows)[:, : TEXT.hidden].astype(np.float64)
+        return np.broadcast_to(found, (self.streams, *found.shape))
 
     def stack(self, units: Sequence[Any]) -> Any:
-        return np.stack(units)
+        return np.stack([unit[stream] for stream, unit in enumerate(units)])
+
+    def merge(self, embeddings: Any, plan: MergePlan) -> Any:
+        check_merge(plan, embeddings.shape[-2])
+        return np.stack([means(rows, plan) for rows in embeddings])
+
+    def vision_memory(self) -> HostMemory:
+        return HostMemory(TEXT.hidden, np.float64)
 
     def forward(self, plan: StepPlan, embeddings: Any = None) -> StepResult:
         self.forwards += 1

@@ -56,6 +56,7 @@ def stream(tokens: int, seed: int = 0) -> tuple[Cache, LedgerView]:
         column,
         np.zeros(tokens),
         cells.astype(np.int32),
+        column + 1,
     )
     return Cache(stored), view
 

@@ -31,9 +31,9 @@ SIZES = [[3, 1], [2, 1], [2, 2], [2, 1, 2], [1, 2], [3, 1, 2]]
 @pytest.mark.parametrize(
     ("placement", "lengths", "processors"),
     [
-        ("scattered", [33, 1, 2, 3, 31, 65], 4),
+        ("scattered", [33, 1, 2, 65], 4),
         ("reversed", [2, 3, 1, 1, 16], None),
-        ("sequential", [3, 1, 2, 17], 3),
+        ("sequential", [3, 1, 17], 3),
     ],
 )
 def test_logits_equal_transformers(
@@ -225,7 +225,8 @@ def test_a_saved_arena_goes_on(
     tokens = text(12, seed=6)
     planner = Planner(pages=4, groups=2, placement="scattered")
     pair.allocate(planner)
-    pair.forward(step(planner, tokens, 0, 9))
+    counts = np.arange(1, 10, dtype=np.int32)
+    pair.forward(step(planner, tokens, 0, 9, counts=counts))
     planner.evict([2, 3], group=0)
     planner.evict([5], group=1)
     planner.dirty.update(range(4))
@@ -234,7 +235,8 @@ def test_a_saved_arena_goes_on(
         np.array([where[rank] for rank in order], np.int32)
         for where, order in zip(planner.where, orders, strict=True)
     ]
-    plan = RestorePlan(tuple(cells), tuple(orders), planner.move({}).delta)
+    held = tuple(counts[order] for order in orders)
+    plan = RestorePlan(tuple(cells), tuple(orders), held, planner.move({}).delta)
     stored = [pair.kernels.read(layer, cells[layer]) for layer in range(2)]
     resumed = make_pair(kernel_device)
     step_pairs.spare_products(resumed.kernels)
@@ -244,6 +246,7 @@ def test_a_saved_arena_goes_on(
             backend.write(layer, cells[layer], keys, values)
         if backend is resumed.kernels:
             backend._steps.shared.order.fill_(LATE)
+            backend._steps.shared.bias.fill_(float("nan"))
         backend.restore(plan)
     for start, stop in ((9, 11), (11, 12)):
         rest = step(planner, tokens, start, stop)

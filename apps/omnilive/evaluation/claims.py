@@ -80,7 +80,8 @@ class Floor:
         what = " ".join(filter(None, (self.kind, self.topic))) or "all questions"
         name = f"{what}, {self.units} units, all kept"
         for row in rows:
-            whole = row["policy"] == UNBOUND and row["kv_bits"] == 16
+            plain = row["kv_bits"] == 16 and "aggregation" not in row
+            whole = row["policy"] == UNBOUND and plain
             if whole and row["units"] == self.units:
                 right, count = count_of(row, self.kind, self.topic)
                 if count:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from omni_core.aggregation import Counts
 from omnilive.evaluation.marks import Marks
 from omnilive.evaluation.settings import Setting
 from omnilive.evaluation.sitting import Sitting
@@ -40,6 +41,7 @@ def row(setting: Setting, units: int, streams: int, marks: Marks, sat: Sequence[
         "share": setting.share,
         "budget": setting.budget,
         **setting.cache,
+        **_aggregated(setting, sat),
         "units": units,
         "streams": streams,
         **_counts(marks),
@@ -67,6 +69,14 @@ def count_of(row: Row, kind: str | None, topic: str | None = None) -> tuple[int,
         return row["right"], row["questions"]
     found = row["topics"].get(f"{kind} {topic}") if topic else row["kinds"].get(kind)
     return (found[0], found[1]) if found else (0, 0)
+
+
+def _aggregated(setting: Setting, sat: Sequence[Sitting]) -> Row:
+    """By what vision tokens were aggregated, and how many of all streams there were and entered."""
+    if setting.aggregation is None:
+        return {}
+    counts = sum((one.aggregated for one in sat), Counts())
+    return {"aggregation": setting.aggregation.state(), "aggregated": asdict(counts)}
 
 
 def _counts(marks: Marks) -> dict[str, Any]:

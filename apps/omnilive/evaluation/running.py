@@ -41,7 +41,8 @@ def measure(
         exams: streams and questions, one a seed.
         bank: what the streams are made of.
         load: the model for steps of so many streams.
-        batch: most streams in step; a policy that scores by attention mass runs them one by one.
+        batch: most streams in step; a policy that scores by attention mass, and
+            aggregation, run them one by one.
         layout: where tokens are placed.
         note: told how far it has come.
     """
@@ -78,8 +79,8 @@ def _sat(
     load: Callable[[int], Model],
     layout: str,
 ) -> Iterator[tuple[int, tuple[Sitting, slice]]]:
-    together = [number for number, setting in enumerate(settings) if not setting.policy.scored]
-    alone = [number for number, setting in enumerate(settings) if setting.policy.scored]
+    together = [number for number, setting in enumerate(settings) if not setting.alone]
+    alone = [number for number, setting in enumerate(settings) if setting.alone]
     groups = [(streams, together)] if together else []
     groups += [(slice(at, at + 1), alone) for at in range(streams.start, streams.stop) if alone]
     for group, numbers in groups:
@@ -94,6 +95,7 @@ def _sat(
                 retention=setting.policy,
                 layout=layout,
                 longest=exam.longest,
+                aggregation=setting.aggregation,
                 **setting.cache,
             )
             encoded = encoded or [run.encode(unit) for unit in zip(*rows, strict=True)]

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
+from omni_core.aggregation import Aggregation
 from omni_core.backend import ArenaLayout
 from omni_core.budget import low_watermark, parse_budget, plan_arena
 from omni_core.errors import BudgetError
@@ -29,17 +30,25 @@ class Setting:
         budget: cells alive at a unit's end.
         share: the budget as it was asked for; ``all`` where everything is kept.
         sealing: how the cache is sealed; None for one of 16 bits.
+        aggregation: which vision tokens do not enter; None where all do.
     """
 
     policy: Policy
     budget: int
     share: str
     sealing: Sealing | None = None
+    aggregation: Aggregation | None = None
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.policy.name} {self.share}"
+        more = ", aggregated" if self.aggregation else ""
+        return f"{self.policy.name} {self.share}{more}"
+
+    @property
+    def alone(self) -> bool:
+        """Whether streams would go each its own way, so that none can be in step with another."""
+        return self.policy.scored or self.aggregation is not None
 
     @property
     def cache(self) -> dict[str, Any]:
@@ -92,6 +101,7 @@ def settings(
     text: TextConfig,
     item: int,
     sealing: Sealing | None = None,
+    aggregation: Aggregation | None = None,
 ) -> list[Setting]:
     """Every policy at every budget, largest first; the one that keeps all once, ahead of them.
 
@@ -102,6 +112,7 @@ def settings(
         text: the model's shapes, for budgets in bytes.
         item: bytes of one key or value number in 16-bit pages.
         sealing: how the cache is sealed; a budget in bytes is then that of all its pages.
+        aggregation: which vision tokens do not enter.
 
     Raises:
         BudgetError: too small to go on with; says the smallest that is not.
@@ -118,9 +129,10 @@ def settings(
     ordered = sorted(cells.items(), key=lambda entry: -entry[1])
     if sealing is not None:
         _plan(extent, text, item, sealing, extent.all)
-    made = [Setting(rule, extent.all, "all", sealing) for rule in unbound]
+    how = (sealing, aggregation)
+    made = [Setting(rule, extent.all, "all", *how) for rule in unbound]
     return made + [
-        Setting(rule, found, budget, sealing) for rule in bound for budget, found in ordered
+        Setting(rule, found, budget, *how) for rule in bound for budget, found in ordered
     ]
 
 

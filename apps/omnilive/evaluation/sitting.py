@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from omni_core.aggregation import Counts
 from omni_core.answering import check_finite
 from omni_core.batch import Encoded, StreamBatch
 from omnilive.evaluation.exam import Exam
@@ -25,6 +26,7 @@ class Sitting:
         units: units that all streams together took in.
         seconds: how long that took, deciding and moving included; questions but for the first at
             each moment, which waits for the units before it, are left out.
+        aggregated: vision tokens before and after; none where they are not aggregated.
     """
 
     right: npt.NDArray[np.bool_]
@@ -32,6 +34,7 @@ class Sitting:
     bytes: int
     units: int
     seconds: float
+    aggregated: Counts = field(default_factory=Counts)
 
 
 def sit(batch: StreamBatch, encoded: Sequence[Encoded], exam: Exam, streams: slice) -> Sitting:
@@ -59,4 +62,5 @@ def sit(batch: StreamBatch, encoded: Sequence[Encoded], exam: Exam, streams: sli
                 seconds += time.perf_counter() - started
         if slots:
             started = time.perf_counter()
-    return Sitting(right, batch.most_cells, most, len(encoded) * batch.streams, seconds)
+    units = len(encoded) * batch.streams
+    return Sitting(right, batch.most_cells, most, units, seconds, batch.aggregated)

@@ -93,7 +93,8 @@ def _cells(line: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _setting(row: Row) -> list[str]:
-    return [row["policy"], row["share"], f"{row['budget']}"]
+    name = row["policy"] + (", aggregated" if "aggregation" in row else "")
+    return [name, row["share"], f"{row['budget']}"]
 
 
 def _percent(right: int, count: int) -> str:

@@ -121,8 +121,10 @@ class TableMirror:
         if isinstance(plan, StepPlan):
             self._write(plan)
         elif isinstance(plan, RestorePlan):
-            for cells, order in zip(plan.cells, plan.order, strict=True):
+            for cells, order, counts in zip(plan.cells, plan.order, plan.counts, strict=True):
                 self.order.reshape(-1)[cells] = order
+                self.counts.reshape(-1)[cells] = counts
+                self.merged = self.merged or bool((counts > 1).any())
         else:
             order, counts = self.order.reshape(-1), self.counts.reshape(-1)
             for source, target in (plan.seals.cells, (plan.source, plan.target)):

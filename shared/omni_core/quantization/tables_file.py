@@ -86,10 +86,16 @@ def tables_of(checkpoint: Checkpoint, text: TextConfig) -> list[LayerTables]:
     Raises:
         OmniError: as :func:`read_tables`, of a file or of what stands in its place.
     """
-    file = checkpoint.path / OWN
-    if file.exists() or file.is_symlink():
-        return read_tables(file, text, checkpoint.path.name, identity(checkpoint))
+    if has_tables(checkpoint):
+        name = checkpoint.path.name
+        return read_tables(checkpoint.path / OWN, text, name, identity(checkpoint))
     return uncalibrated(text)
+
+
+def has_tables(checkpoint: Checkpoint) -> bool:
+    """Whether something stands where a checkpoint's own tables do."""
+    file = checkpoint.path / OWN
+    return file.exists() or file.is_symlink()
 
 
 def read_tables(file: Path, text: TextConfig, name: str, own: str) -> list[LayerTables]:
