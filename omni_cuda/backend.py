@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -434,19 +434,9 @@ def _fill(
         building.place_tables(tower, device)
 
 
-@contextmanager
-def _out_of_memory(what: str) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        # The CPU's allocator and the driver have no exception type of their own.
-        words = str(error)
-        if "out of memory" not in words and "allocate memory" not in words:
-            raise
-        raise BackendError(
-            f"out of memory on {what} ({words.splitlines()[0]}); "
-            "lower --budget, use --weights 8 or 4, or a smaller picture"
-        ) from error
+def _out_of_memory(what: str) -> AbstractContextManager[None]:
+    remedy = "lower --budget, use --weights 8 or 4, or a smaller picture"
+    return devices.out_of_memory(what, remedy)
 
 
 @contextmanager

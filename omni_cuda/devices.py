@@ -110,6 +110,25 @@ def has_kernels(device: torch.device) -> bool:
     return True
 
 
+@contextmanager
+def out_of_memory(what: str, remedy: str) -> Iterator[None]:
+    """Say what memory ran out on, and what to do.
+
+    Raises:
+        BackendError: in place of what the device says.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # The CPU's allocator and the driver have no exception type of their own.
+        words = str(error)
+        if "out of memory" not in words and "allocate memory" not in words:
+            raise
+        raise BackendError(
+            f"out of memory on {what} ({words.splitlines()[0]}); {remedy}"
+        ) from error
+
+
 def device_name(device: torch.device) -> str:
     """The device's name, for people."""
     if device.type == "cpu":

@@ -8,8 +8,8 @@ rotated as they are cached, and values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -138,17 +138,6 @@ _OPS = replace(SPELLED_OUT, rms_norm=_rms_norm, add_rms_norm=_add_rms_norm)
 """Operations that keep a copy of what a gradient will ask for."""
 
 
-@contextmanager
-def _room(parts: Sequence[Part]) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        # The CPU's allocator and the driver have no exception type of their own.
-        words = str(error)
-        if "out of memory" not in words and "allocate memory" not in words:
-            raise
-        tokens = sum(len(block) for block, _ in parts)
-        raise BackendError(
-            f"out of memory on the gradients of {tokens} tokens "
-            f"({words.splitlines()[0]}); use fewer --units"
-        ) from error
+def _room(parts: Sequence[Part]) -> AbstractContextManager[None]:
+    tokens = sum(len(block) for block, _ in parts)
+    return devices.out_of_memory(f"the gradients of {tokens} tokens", "use fewer --units")
