@@ -76,7 +76,22 @@ PARTS: dict[str, tuple[Callable[[], bool], tuple[str, ...]]] = {
 DEVICES = {"mlx_gpu": "no GPU for MLX (Metal or CUDA)", "cuda": "no NVIDIA GPU (CUDA)"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def for_gpu(item: pytest.Item) -> bool:
+    """Whether a test is for a GPU, by its markers or by the name of its parameters."""
+    named = "gpu" in item.name.partition("[")[2].replace("]", "").split("-")
+    return named or any(item.get_closest_marker(marker) for marker in DEVICES)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "run the tests of one kind of device alone"
+    parser.addoption("--device", choices=("cpu", "gpu"), help=about)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if device := config.getoption("--device"):
+        others = [item for item in items if for_gpu(item) != (device == "gpu")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     for item in items:
         for marker, reason in DEVICES.items():
             if item.get_closest_marker(marker) and not PARTS[reason][0]():
