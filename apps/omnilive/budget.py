@@ -24,6 +24,7 @@ def settle(
     system: str | None,
     max_tokens: int,
     sealing: Sealing | None = None,
+    groups: int = 1,
 ) -> int:
     """The budget in cells, once the arena that a session will allocate for it is known to fit.
 
@@ -33,6 +34,7 @@ def settle(
         budget, system: as given on the command line; None for the default.
         max_tokens: longest answer.
         sealing: how the cache is sealed; a budget in bytes is then that of all its pages.
+        groups: layer groups with page tables of their own.
 
     Raises:
         BudgetError: the budget cannot hold the system prompt and a unit, or the machine the arena.
@@ -49,6 +51,7 @@ def settle(
         answer=max_tokens,
         element=element,
         sealing=sealing,
+        groups=groups,
     )
     if budget is None:
         cells = default_budget(text, element, memory)

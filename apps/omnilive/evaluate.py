@@ -12,7 +12,7 @@ from typing import Any
 from omni_core.budget import machine_bytes
 from omni_core.errors import OmniError
 from omni_core.retention import Policy
-from omnilive import aggregating
+from omnilive import aggregating, layering
 from omnilive.evaluation import claims, exam, record, scenes, tables
 from omnilive.evaluation import settings as compared
 from omnilive.evaluation.claims import Claim, Floor
@@ -45,13 +45,15 @@ def run(options: EvalOptions) -> bool:
     rules = _policies(options, size.retention, prepared.checkpoint.path)
     sealing = chosen(options.kv_bits, options.seal, size.retention)
     aggregation = aggregating.chosen(options.aggregate, options.theta_inter, options.theta_intra)
+    layering.check(options.layer_budgets, options.layer_blend, size.retention)
     check_model(prepared)
+    layers = layering.chosen(options.layer_budgets, options.layer_blend, prepared)
     floors = claims.read_floors(prepared.checkpoint.path)
     seeds = range(1, options.seeds + 1)
     exams = [exam.draw(seed, size.streams, size.units, size.questions) for seed in seeds]
     room = extent(prepared, size.units, max(one.longest for one in exams))
     shapes = prepared.config.text, prepared.element
-    plan = compared.settings(rules, size.budgets, room, *shapes, sealing, aggregation)
+    plan = compared.settings(rules, size.budgets, room, *shapes, sealing, aggregation, layers)
     bank = scenes.load(options.banks, exam.SPLIT)
     prepared.check(sealed=sealing is not None)
     load = cache(prepared.load)
@@ -60,6 +62,7 @@ def run(options: EvalOptions) -> bool:
         f"model {model.name} on {model.backend.name} ({model.backend.device}): {len(seeds)} x "
         f"{size.streams} streams of {size.units} units, {size.questions} questions each; policies "
         f"with budgets: {len(plan)}{told(sealing)}{aggregating.told(aggregation)}"
+        f"{layering.told(layers)}"
     )
     if not model.trained:
         say(f"warning: {UNTRAINED}")
@@ -91,7 +94,11 @@ def run(options: EvalOptions) -> bool:
 
 
 def _check_files(options: EvalOptions) -> None:
-    read = [options.sinks, *((options.banks / "test.npz",) if options.banks else ())]
+    read = [
+        options.sinks,
+        options.layer_budgets,
+        *((options.banks / "test.npz",) if options.banks else ()),
+    ]
     if options.out is not None:
         check_target(options.out, "--out", read)
     if options.plot is None:

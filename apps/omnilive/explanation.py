@@ -21,7 +21,13 @@ _WIDTH = 80
 
 @contextmanager
 def explained(
-    options: LiveOptions, source: str, rule: Policy, layout: Layout, size: str
+    options: LiveOptions,
+    source: str,
+    rule: Policy,
+    layout: Layout,
+    size: str,
+    *,
+    by_group: bool = False,
 ) -> Iterator[Explainer | None]:
     """What writes the explanation, if one is wanted; each line is there as soon as it is known.
 
@@ -30,6 +36,7 @@ def explained(
         source: what is followed, for people.
         rule, layout: the session's.
         size: of its cache, for people.
+        by_group: whether layer groups hold different tokens.
 
     Raises:
         OmniError: the file cannot be written.
@@ -55,7 +62,7 @@ def explained(
     name = printable(source).replace("\n", " ")
     title = f"omnilive live: {name}, model {options.model.model}, {size}"
     try:
-        yield Explainer(write, rule, layout, title, aggregated=options.aggregate)
+        yield Explainer(write, rule, layout, title, aggregated=options.aggregate, by_group=by_group)
     finally:
         # What a full disk did not take at a write, it does not take now.
         with suppress(OSError):
@@ -66,9 +73,11 @@ def drawn_pages(session: Session) -> str:
     """A session's page maps in lines for stderr."""
     bars = BARS if _can_show(BARS) else PLAIN_BARS
     lines = []
-    for pages in session.page_maps():
+    maps = session.page_maps()
+    for number, pages in enumerate(maps):
         legend, rows = compact_map(pages, session.layout, bars, width=_WIDTH - len(_INDENT))
-        lines += ["pages:", *(_INDENT + row for row in rows)]
+        of = f" of layer group {number + 1} of {len(maps)}" if len(maps) > 1 else ""
+        lines += [f"pages{of}:", *(_INDENT + row for row in rows)]
         lines += textwrap.wrap(legend, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
     return "\n".join(lines)
 

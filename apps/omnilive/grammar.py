@@ -20,6 +20,7 @@ from omnilive.grammar_parts import (
     add_budget,
     add_clips,
     add_debug,
+    add_layer_budgets,
     add_model,
     add_sealing,
     add_sinks_and_layout,
@@ -117,6 +118,7 @@ def _add_live(commands: Any) -> None:
     add_budget(cache)
     add_sealing(cache)
     add_aggregation(cache)
+    add_layer_budgets(cache)
     answers = live.add_argument_group("answers")
     answers.add_argument(
         "--ask",

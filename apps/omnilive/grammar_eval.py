@@ -9,6 +9,7 @@ from omnilive import reading
 from omnilive.grammar_parts import (
     add_aggregation,
     add_debug,
+    add_layer_budgets,
     add_model,
     add_sealing,
     add_sinks_and_layout,
@@ -61,6 +62,7 @@ def add_eval(commands: Any) -> None:
     )
     add_sealing(cache)
     add_aggregation(cache)
+    add_layer_budgets(cache)
     size = world.add_argument_group("size")
     size.add_argument(
         "--units", type=reading.count, metavar="N", help="seconds of each stream (default: 64)"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.aggregation import Aggregation
+from omni_core.layer_budgets import Blend
 from omnilive import reading
 from omnilive.options import BACKENDS, KV_BITS, LAYOUT, SEAL, WEIGHTS
 
@@ -133,6 +134,27 @@ def add_aggregation(group: Any) -> None:
         metavar="X",
         help="cosine similarity above which two tokens of a frame are merged (default: "
         f"{plain.intra:g})",
+    )
+
+
+def add_layer_budgets(group: Any) -> None:
+    """``--layer-budgets`` and ``--layer-blend``."""
+    plain = Blend()
+    group.add_argument(
+        "--layer-budgets",
+        action=Noted,
+        type=Path,
+        metavar="FILE",
+        help="give layers more cells the more answers hang on them, and the budget on average, by "
+        "a file from `omnilive calibrate layers`",
+    )
+    group.add_argument(
+        "--layer-blend",
+        action=Noted,
+        type=reading.blend,
+        metavar="S,E",
+        help="weights of that file and of what the stream tells of its layers; the rest of 1 is "
+        f"spread evenly (default: {plain.structural:g},{plain.dynamic:g})",
     )
 
 

@@ -15,7 +15,7 @@ from omni_core.retention import OmniPick, Policy
 from omni_core.saving import SavedSession
 from omni_core.sealing import RECENT, Sealing
 from omni_core.tracing import Tracer
-from omnilive import aggregating
+from omnilive import aggregating, layering
 from omnilive.assistant import Begin, Devices, Look, choose_devices, deaf, follow_devices
 from omnilive.budget import settle
 from omnilive.capture.soundservers import NONE, Absence
@@ -62,7 +62,7 @@ def _run(options: LiveOptions) -> int:
         source = probe(options.source or DEMO)
     clip = source if isinstance(source, Clip) else None
     check_asks(options, clip, saved.time if saved else 0.0)
-    read = (options.source, options.sinks, options.asked_from)
+    read = (options.source, options.sinks, options.asked_from, options.layer_budgets)
     if options.explain is not None:
         check_target(options.explain, "--explain", read)
     if options.trace is not None:
@@ -70,6 +70,7 @@ def _run(options: LiveOptions) -> int:
     check_save(options)
     sealing = chosen(options.kv_bits, options.seal, [options.retention])
     aggregation = aggregating.chosen(options.aggregate, options.theta_inter, options.theta_intra)
+    layering.check(options.layer_budgets, options.layer_blend, [options.retention])
     if options.speak and isinstance(source, Devices):
         # There is a voice, or it is told what to install.
         find_program()
@@ -104,11 +105,17 @@ def _load_and_follow(
     prepared = prepare(**asdict(options.model))
     if saved is not None:
         saved.check(prepared.described(prepared.element))
+    if saved is not None:
+        layers, groups = saved.settings.layers, saved.settings.groups
+    else:
+        layers = layering.chosen(options.layer_budgets, options.layer_blend, prepared)
+        groups = 1 if layers is None else prepared.config.text.layers
     room: dict[str, Any] = {
         "budget": options.budget,
         "system": options.system,
         "max_tokens": options.max_tokens,
         "sealing": sealing,
+        "groups": groups,
     }
     settle(prepared, prepared.element, **room)
     prepared.check(sealed=sealing is not None)
@@ -125,6 +132,7 @@ def _load_and_follow(
         f"budget {budget} cells, retention {options.retention}, layout {options.layout}"
         + told(sealing)
         + aggregating.told(aggregation)
+        + layering.told(layers)
     )
     if not model.trained:
         output.event({"event": "warning", "t": round(start, 3), "message": UNTRAINED})
@@ -141,13 +149,14 @@ def _load_and_follow(
             _name(source),
             rule,
             places,
-            f"{budget} cells{told(sealing)}{aggregating.told(aggregation)}",
+            f"{budget} cells{told(sealing)}{aggregating.told(aggregation)}{layering.told(layers)}",
+            by_group=layers is not None,
         ) as watcher,
         traced(options.trace) as tracer,
     ):
         watching = {"recorder": recorder, "tracer": tracer}
         settings = {"budget": budget, "retention": rule, "layout": places}
-        settings |= {"aggregation": aggregation}
+        settings |= {"aggregation": aggregation, "layers": layers}
 
         def begin(show: Callable[[Event], None], look: Look | None = None) -> Session:
             seen = {"watcher": look(places, watcher) if look else watcher, **watching}

@@ -63,6 +63,7 @@ class LiveOptions:
         budget: cells or bytes as text, or None for a size that suits the machine.
         kv_bits, seal: as :func:`omnilive.sealing.chosen` reads them.
         aggregate, theta_inter, theta_intra: as :func:`omnilive.aggregating.chosen` reads them.
+        layer_budgets, layer_blend: as :func:`omnilive.layering.chosen` reads them.
         system: system prompt, or None for the core's own.
         asks: questions by time.
         asked_from: the file that some of them came from.
@@ -94,6 +95,8 @@ class LiveOptions:
     aggregate: bool = False
     theta_inter: float | None = None
     theta_intra: float | None = None
+    layer_budgets: Path | None = None
+    layer_blend: tuple[float, float] | None = None
     system: str | None = None
     max_tokens: int = 64
     temperature: float = 0.0
@@ -178,8 +181,8 @@ class EvalOptions:
     Attributes:
         retention: policies, none for the default table's.
         budgets: each as ``1/8`` of the stream, cells or bytes; none for the default table's.
-        sinks, layout, kv_bits, seal, aggregate, theta_inter, theta_intra: as for
-            :class:`LiveOptions`.
+        sinks, layout, kv_bits, seal, aggregate, theta_inter, theta_intra, layer_budgets,
+        layer_blend: as for :class:`LiveOptions`.
         units: seconds of each stream, None for the default.
         streams: of each seed, None for the default.
         questions: to each stream, None for the default.
@@ -200,6 +203,8 @@ class EvalOptions:
     aggregate: bool = False
     theta_inter: float | None = None
     theta_intra: float | None = None
+    layer_budgets: Path | None = None
+    layer_blend: tuple[float, float] | None = None
     units: int | None = None
     streams: int | None = None
     questions: int | None = None

@@ -123,7 +123,10 @@ def _unit(event: Event) -> str:
 
 def _evict(event: Event) -> str:
     gone = sum(event["tokens"].values())
-    return f"{event['t']:7.2f} s  evicted {gone} tokens; {event['cells']} stay"
+    line = f"{event['t']:7.2f} s  evicted {gone} tokens; {event['cells']} stay"
+    if "by_group" in event:
+        line += f" in a layer on average, {min(event['by_group'])} to {max(event['by_group'])}"
+    return line
 
 
 def _warning(event: Event) -> str:
@@ -145,6 +148,7 @@ def _summary(event: Event) -> str:
             f"  evicted  {event['evicted']} tokens by {event['retention']}",
             f"  cache    {kv['cells']} of {kv['budget']} cells, at most {kv['most_cells']} after a "
             f"unit, {kv['peak_cells']} within one; {kv['pages']} pages, {_bytes(kv['bytes'])}",
+            *_by_group(kv),
             *_sealed(kv),
             f"  memory   {_bytes(memory['measured'])} measured ({memory['source']}), "
             f"{_bytes(memory['accounted'])} accounted for",
@@ -157,7 +161,14 @@ def _aggregated(event: Event) -> list[str]:
     return [f"  picture  {shown(event['aggregated'])}"] if "aggregated" in event else []
 
 
-def _sealed(kv: dict[str, int]) -> list[str]:
+def _by_group(kv: dict[str, Any]) -> list[str]:
+    if "by_group" not in kv:
+        return []
+    each = zip(*(kv["by_group"][name] for name in ("cells", "budget")), strict=True)
+    return ["  layers   " + ", ".join(f"{cells} of {budget}" for cells, budget in each)]
+
+
+def _sealed(kv: dict[str, Any]) -> list[str]:
     if "bits" not in kv:
         return []
     cells, pages = kv["sealed_cells"], kv["sealed_pages"]

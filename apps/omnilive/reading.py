@@ -9,6 +9,7 @@ from typing import Any
 
 from omni_core.budget import parse_budget
 from omni_core.errors import OmniError
+from omni_core.layer_budgets import Blend
 from omnilive.options import Ask, parse_ask
 
 # More than any machine holds, or any stream lasts: what lies above is a slip of the hand.
@@ -86,7 +87,19 @@ def _number(low: float, what: str, kind: type, high: float = _MOST) -> Callable[
     return _typed(read)
 
 
+def _read_blend(text: str) -> tuple[float, float]:
+    """Two weights of layer budgets."""
+    found = text.split(",")
+    try:
+        structural, dynamic = map(float, found)
+    except ValueError:
+        raise ValueError(f"{text!r} is not two weights; write S,E, as in 0.775,0.025") from None
+    Blend(structural, dynamic)
+    return structural, dynamic
+
+
 ask = _typed(_read_ask)
+blend = _typed(_read_blend)
 budget = _typed(_read_budget)
 part = _typed(_read_part)
 count = _number(1, f"a whole number from 1 to {_MOST}", int)

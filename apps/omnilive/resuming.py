@@ -27,6 +27,8 @@ _SETTLED = (
     "--aggregate",
     "--theta-inter",
     "--theta-intra",
+    "--layer-budgets",
+    "--layer-blend",
     "--system",
     "--max-tokens",
     "--temperature",

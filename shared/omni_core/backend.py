@@ -383,3 +383,10 @@ class Backend(Protocol):
     def memory(self) -> MemoryReport:
         """Memory now."""
         ...
+
+
+def as_floats(stored: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    """Numbers as :meth:`Backend.read` gives them, in float32."""
+    if stored.dtype == np.uint16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32)

@@ -18,6 +18,7 @@ from omni_core.cache import Cache, Logits
 from omni_core.errors import BudgetError, MediaError, OmniError
 from omni_core.frames import QUESTION
 from omni_core.frontend.base import Cursor, UnitMedia, UnitTokens, VisionInput
+from omni_core.layer_budgets.rule import LayerBudgets
 from omni_core.paging import Layout
 from omni_core.plans import Plan, PlanDigest
 from omni_core.retention import Policy
@@ -73,6 +74,7 @@ class StreamBatch:
         kv_bits: int = 16,
         seal: str = "recent",
         aggregation: Aggregation | None = None,
+        layers: LayerBudgets | None = None,
     ) -> None:
         """Allocate the arena and read the system prompt. An earlier batch's arena goes.
 
@@ -86,7 +88,7 @@ class StreamBatch:
             longest: most tokens of a branch.
             frame: positions after which a position frame is closed; None takes the default.
             prefill_chunk: most new tokens in one forward pass.
-            kv_bits, seal, aggregation: as of a :class:`~omni_core.session.Session`.
+            kv_bits, seal, aggregation, layers: as of a :class:`~omni_core.session.Session`.
 
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
@@ -116,6 +118,8 @@ class StreamBatch:
             frame=frame,
             sealing=sealing(kv_bits, seal),
             aggregation=aggregation,
+            layers=layers,
+            groups=1 if layers is None else model.text.layers,
             on_plan=self._keep,
         )
         self.layout = self._cache.layout
@@ -235,7 +239,7 @@ class StreamBatch:
         finally:
             self._asking = False
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Cells, pages, span in cells and bytes of a stream now, and the budget."""
         return self._cache.usage()
 

@@ -19,13 +19,17 @@ from omni_core.backend import PAGE, SUBBLOCK, Backend, MovePlan, StepPlan
 from omni_core.budget import (
     cell_bytes,
     class_slack,
+    least_budget,
     low_watermark,
     plan_arena,
     sealed_reserve,
 )
 from omni_core.errors import BudgetError, OmniError, PlanError
+from omni_core.evictions import Gone, evictable, leaving
 from omni_core.frames import Frames, check_range, most_frames
 from omni_core.frontend.base import UnitTokens
+from omni_core.layer_budgets.online import LayerSignals
+from omni_core.layer_budgets.rule import LayerBudgets
 from omni_core.ledger import Ledger
 from omni_core.model_config import TextConfig
 from omni_core.paging import Layout
@@ -37,10 +41,9 @@ from omni_core.retention import Policy, policy
 from omni_core.sealing import Sealing
 from omni_core.tracing import NO_TRACE, Tracer
 from omni_core.units import Int8, Int32, Int64, Modality, Role, Tier, TokenBlock
-from omni_core.watcher import Watcher
+from omni_core.watcher import Mass, Watcher
 
 Logits = npt.NDArray[np.float32]
-Gone = npt.NDArray[np.bool_]
 
 
 class Cache:
@@ -48,7 +51,10 @@ class Cache:
 
     Attributes:
         backend: what runs the plans.
-        budget: cells alive at a unit's end; ``low`` is where eviction stops.
+        budget: cells alive at a unit's end, over layer groups on average.
+        layers: how they are shared out among layer groups; None where all hold the same.
+        highs: ``int64[groups]``, cells of each layer group alive at a unit's end.
+        signals: what the stream has told of its layers, where that has a say in these.
         policy, layout: which tokens stay, and where they lie.
         sealing: what of them is sealed; None where all is of 16 bits.
         aggregator: decides what of a unit enters; None where all does.
@@ -78,6 +84,7 @@ class Cache:
         streams: int = 1,
         frame: int | None = None,
         sealing: Sealing | None = None,
+        layers: LayerBudgets | None = None,
         aggregation: Aggregation | None = None,
         watcher: Watcher | None = None,
         tracer: Tracer = NO_TRACE,
@@ -101,6 +108,7 @@ class Cache:
             frame: positions after which a position frame is closed; None takes the default.
             sealing: what is sealed; None for a cache of 16 bits.
             aggregation: what of a unit does not enter; None where all does.
+            layers: how cells are shared out among layer groups; None for the same in each.
             watcher: looks on.
             tracer: measures steps, evictions, seals and moves.
             on_plan: called with each plan once it is committed, and with its logits.
@@ -109,8 +117,14 @@ class Cache:
         Raises:
             BudgetError: the budget cannot hold the prefix and a unit, or the machine the budget.
             OmniError: a policy or a ``head_dim`` that cannot be sealed; streams in step, of which
-                each would have others of its tokens left out.
+                each would have others of its tokens left out, or other budgets; budgets of other
+                layers than the model has.
         """
+        if layers is not None and layers.online and streams > 1:
+            raise OmniError(
+                f"budgets by layer follow what a stream tells, and {streams} streams share one "
+                "layout: run them one at a time, or with a dynamic weight of 0"
+            )
         if aggregation is not None and streams > 1:
             raise OmniError(
                 f"what is aggregated depends on the picture, and {streams} streams share one "
@@ -124,7 +138,7 @@ class Cache:
                 "retention, or a cache of 16 bits"
             )
         self.layout = named_layout(layout) if isinstance(layout, str) else layout
-        self.budget, self.low, self.prefix = budget, low_watermark(budget), prefix
+        self.budget, self.layers, self.prefix = budget, layers, prefix
         arena = plan_arena(
             text,
             budget=budget,
@@ -138,6 +152,19 @@ class Cache:
             sealing=sealing,
         )
         check_range(text.max_positions, prefix, unit, answer)
+        self.highs: Int64 = np.full(groups, budget)
+        self.signals: LayerSignals | None = None
+        self._least = least_budget(prefix, unit, answer)
+        self._mass: Mass | None = None
+        if layers is not None:
+            if len(layers.sensitivity) != text.layers:
+                raise OmniError(
+                    f"layer budgets are of {len(layers.sensitivity)} layers, and the model has "
+                    f"{text.layers}; give those of this model"
+                )
+            self.highs = layers.cells(groups, budget, self._least)
+            if layers.online:
+                self.signals = LayerSignals.none(text.layers)
         backend.allocate(arena)
         self.backend, self._allocation = backend, backend.allocations
         self._vocab, self._cell_bytes = text.vocab, cell_bytes(text, backend.element)
@@ -157,6 +184,11 @@ class Cache:
         self.unit, self.turn = -1, 0
         self.evicted = self.most_cells = self.peak_cells = self.peak_span = 0
 
+    @property
+    def low(self) -> int:
+        """Where eviction stops in the layer group with the fewest cells."""
+        return int(_lows(self.highs).min())
+
     def open(self, prefix: TokenBlock) -> None:
         """Read the system prompt."""
         self.step(prefix)
@@ -174,6 +206,7 @@ class Cache:
             done = keep
         finally:
             if not done:
+                self._mass = None
                 self.tables.release(self.ledger.truncate(order))
                 if masses is not None:
                     self.ledger.restore_masses(*masses)
@@ -192,13 +225,13 @@ class Cache:
         self._migrate(urgent=True)
         if self.tables.free_pages() >= needed or self._sealed_enough(needed):
             return
-        low = min(self.low, max(0, len(self.ledger) - tokens))
+        low = np.minimum(_lows(self.highs), np.maximum(0, self.ledger.alive() - tokens))
         with suppress(BudgetError):
-            self._evict(self._evictable(low))
+            self._evict(self._evictable(low, partial=True))
             while self.sealing and not self._sealed_enough(needed):
                 # What has gone lay in subblocks that others still live in: a little more will not.
                 low = low * 7 // 8
-                self._evict(self._evictable(low))
+                self._evict(self._evictable(low, partial=True))
         self._migrate(urgent=True)
         if self.tables.free_pages() < needed:
             raise BudgetError(
@@ -270,6 +303,8 @@ class Cache:
             placement = self.tables.place(tiers[rows], part.modality, self.frames.current)
             positions = self.frames.local(part.positions)
             live = self.tables.frames()
+            embedded = bool((part.rows >= 0).any())
+            look = self.signals is not None and embedded and self.unit >= self.signals.due
             plan = StepPlan(
                 tokens=tokens[:, rows],
                 rows=part.rows,
@@ -279,18 +314,19 @@ class Cache:
                 cells=placement.cells,
                 shifts=self.frames.shifts(live, int(positions.max())),
                 logits=np.asarray([r - start for r in logits if start <= r < stop], np.int32),
-                mass=self._scored,
+                mass=self._scored or look,
                 delta=placement.delta,
             )
-            embedded = bool((part.rows >= 0).any())
             self.check_arena()
             self.tables.expect(placement.cells)
             with self._tracer.span("forward", unit=self.unit, tokens=len(part)):
                 result = self.backend.forward(plan, embeddings if embedded else None)
             self.tables.take(placement)
             self.ledger.append(part, self.unit, turns[rows], placement.cells, counts[rows])
-            if result.mass is not None:
+            if result.mass is not None and self._scored:
                 self.ledger.add_mass(result.mass)
+            if look:
+                self._mass = result.mass
             if self._watcher:
                 self._watcher.stepped(self.ledger.view(), self.unit, result.mass)
             # The device may compute until here: nothing above asks for what it finds.
@@ -305,8 +341,13 @@ class Cache:
         return np.concatenate(found or [empty], axis=1) if len(found) != 1 else found[0]
 
     def decide(self) -> Gone | None:
-        """What the policy evicts now that a unit has ended, ``bool[n]``; None within the budget."""
-        return None if len(self.ledger) <= self.budget else self._evictable(self.low)
+        """What is evicted now that a unit has ended; None where all layer groups are in budget."""
+        signals, highs = self._looked()
+        over = self.ledger.alive() > highs
+        # A group within its budget loses nothing.
+        gone = self._evictable(np.where(over, _lows(highs), highs)) if over.any() else None
+        self.signals, self.highs = signals, highs
+        return gone
 
     def close_unit(self, gone: Gone | None) -> Int64:
         """End a unit or a turn: evict what was decided, then move what it pays to move.
@@ -329,21 +370,23 @@ class Cache:
         self.peak_span = max(self.peak_span, usage.span)
         if gone is not None:
             self._evict(gone)
-        self.most_cells = max(self.most_cells, len(self.ledger))
+        self.most_cells = max(self.most_cells, self._cells())
         self._seal()
         # What is left of sealed pages waits for others of its class, or until there is need.
         if loosened:
             self._migrate()
         return arrived
 
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Cells, pages, span in cells and bytes of a stream now, and the budget.
 
         Where the cache is sealed, also to how many bits, and how many of the cells and pages are.
+        With budgets by layer, ``cells`` and ``budget`` are means, and ``by_group`` has each layer
+        group's of both.
         """
         usage, arena = self.tables.usage(), self.tables.arena
         plain = usage.pages - usage.sealed_pages
-        found = {
+        found: dict[str, Any] = {
             "cells": usage.cells,
             "pages": usage.pages,
             "span": usage.span * PAGE,
@@ -358,6 +401,9 @@ class Cache:
                 "sealed_cells": usage.sealed_cells,
                 "sealed_pages": usage.sealed_pages,
             }
+        if self.layers is not None:
+            cells, budgets = self.ledger.alive().tolist(), self.highs.tolist()
+            found["by_group"] = {"cells": cells, "budget": budgets}
         return found
 
     def check_arena(self) -> None:
@@ -378,35 +424,43 @@ class Cache:
         begins = opens & ~np.concatenate([[False], opens[:-1]])
         return (self.turn + np.cumsum(begins)).astype(np.int32)
 
-    def _evictable(self, low: int) -> Gone:
+    def _looked(self) -> tuple[LayerSignals | None, Int64]:
+        """The signals and the budgets of layers after the unit that ends."""
+        mass, self._mass = self._mass, None
+        if self.layers is None or self.signals is None or mass is None:
+            return self.signals, self.highs
+        with self._tracer.span("look", unit=self.unit):
+            found = self.signals.with_look(self.backend, self.ledger.view(), self.unit, mass)
+        of = self.highs.size, self.budget, self._least
+        return found, self.layers.cells(*of, found.utility())
+
+    def _cells(self) -> int:
+        """Live cells of a layer group on average, as :class:`~omni_core.paging.table.Usage`."""
+        return int(self.ledger.alive().sum()) // self.highs.size
+
+    def _evictable(self, lows: Int64, *, partial: bool = False) -> Gone:
         with self._tracer.span("retain", unit=self.unit, tokens=len(self.ledger)):
-            gone = self.policy.evict(self.ledger.view(), low)
-        left = len(self.ledger) - int(gone.sum())
-        if left > low:
-            raise OmniError(
-                f"retention {self.policy.name} left {left} cells where {low} were asked for: a "
-                "fault in the policy"
-            )
-        return gone
+            return evictable(self.policy, self.ledger.view(), lows, partial=partial)
 
     def _evict(self, gone: Gone) -> None:
         view = self.ledger.view()
+        left = leaving(view, gone)
         fields: dict[str, Any] = {}
         if self._on_event or self._watcher:
-            why = self.policy.why_dropped(view, gone)
+            why = self.policy.why_dropped(view, left)
             if self._watcher:
-                self._watcher.evicting(view, gone, why)
-            units = view.unit[gone]
+                self._watcher.evicting(view, left, why)
+            units = view.unit[left]
             fields = {
                 "units": [int(units.min()), int(units.max())] if units.size else [],
-                "tokens": named(by_modality(view.modality[gone])),
+                "tokens": named(by_modality(view.modality[left])),
                 "reasons": {word: int(mask.sum()) for word, mask in why.items() if mask.any()},
             }
-        for group in range(self.tables.arena.groups):
-            alive = self.ledger.view().cells[group] >= 0
-            self.tables.release(self.ledger.drop(group, gone[: alive.size] & alive))
-        self.evicted += int(gone.sum())
-        self._emit("evict", **fields, cells=len(self.ledger))
+        self.tables.release(self.ledger.drop(gone))
+        self.evicted += int(left.sum())
+        if self.layers is not None:
+            fields["by_group"] = self.ledger.alive().tolist()
+        self._emit("evict", **fields, cells=self._cells())
 
     def _sealed_enough(self, needed: int) -> bool:
         """Seal all that may be, in short subblocks too; whether enough pages are free then."""
@@ -467,6 +521,11 @@ class Cache:
     def _emit(self, event: str, **fields: Any) -> None:
         if self._on_event:
             self._on_event(event, **fields)
+
+
+def _lows(highs: Int64) -> Int64:
+    """Where eviction stops in each layer group."""
+    return np.asarray([low_watermark(high) for high in highs.tolist()], np.int64)
 
 
 def by_modality(modality: Int8) -> Int64:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from omni_core.backend import Backend
+from omni_core.backend import Backend, as_floats
 from omni_core.ledger import LedgerView
 from omni_core.model_config import TextConfig
 from omni_core.quantization import LayerTables, value_rotations
@@ -117,7 +117,7 @@ class ValueSamples:
         found = []
         for layer in range(self._text.layers):
             _, values = self._backend.read(layer, cells[layer // a_group])
-            found.append(_wide(values)[0])
+            found.append(as_floats(values)[0])
         return np.stack(found)
 
     def _thin(self, kind: Modality) -> None:
@@ -174,10 +174,3 @@ def _error(values: Float32, rotations: Float32) -> float:
 def _square(values: Float32) -> tuple[int, ...]:
     layers, _, kv_heads, size = values.shape
     return layers, kv_heads, size, size
-
-
-def _wide(stored: npt.NDArray[np.generic]) -> Float32:
-    """Numbers as :meth:`Backend.read` gives them, in float32."""
-    if stored.dtype == np.uint16:
-        return (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored.astype(np.float32)

@@ -45,6 +45,11 @@ _ABOUT_AGGREGATED = (
     "numbers did not enter, and those merged entered as one with others.",
 )
 
+_ABOUT_GROUPS = (
+    "Layer groups hold different tokens: what was kept is held by one at least, what was dropped",
+    "by none any more. Cells are their mean; then follow those of each, and each one's page map.",
+)
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -124,6 +129,7 @@ class Explainer:
         title: str,
         *,
         aggregated: bool = False,
+        by_group: bool = False,
     ) -> None:
         """Begin with the legend.
 
@@ -132,8 +138,10 @@ class Explainer:
             policy, layout: the session's.
             title: what is explained, in a line.
             aggregated: whether the session aggregates vision tokens, which is then told as well.
+            by_group: whether its layer groups hold different tokens; the cells of each are told.
         """
         self._write, self._layout, self._aggregated = write, layout, aggregated
+        self._by_group = by_group
         empty = Ledger(1).view()
         self._kept = tuple(policy.why_kept(empty))
         self._why_dropped = tuple(policy.why_dropped(empty, np.zeros(0, np.bool_)))
@@ -147,6 +155,7 @@ class Explainer:
             "since the line before. Counts are vision/audio/text tokens, delimiters being text;",
             "a dash is none. Span counts the pages from the first to the last used.",
             *(_ABOUT_AGGREGATED if aggregated else ()),
+            *(_ABOUT_GROUPS if by_group else ()),
             "Page map: a position frame begins with its number, the pages of a tier in it, by id,",
             f"with a letter ({tiers}),",
             "a small one where they are sealed,",
@@ -175,6 +184,7 @@ class Explainer:
             _columns(self._kept, kept),
             _columns(self._why_dropped, self._dropped),
             f"{usage.cells:7} {usage.pages:6} {usage.span:6}",
+            *(["/".join(str(pages.fill.sum()) for pages in closed.maps)] if self._by_group else []),
             maps,
         ]
         self._write("  " + " | ".join(parts) + "\n")
@@ -196,7 +206,8 @@ class Explainer:
             above.append(f"{'vision:':<{len(columns)}}")
             below.append(columns)
         yield " | ".join([*above, kept_head, dropped_head, " " * len(last), ""])
-        yield " | ".join([*below, f"{kept:<{len(kept_head)}}", f"{dropped:<8}", last, "page map"])
+        ends = ["cells of each", "page maps"] if self._by_group else ["page map"]
+        yield " | ".join([*below, f"{kept:<{len(kept_head)}}", f"{dropped:<8}", last, *ends])
 
 
 def _columns(words: Sequence[str], counts: dict[str, Int64]) -> str:

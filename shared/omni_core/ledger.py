@@ -57,6 +57,11 @@ class LedgerView:
     def __len__(self) -> int:
         return int(self.order.size)
 
+    def among(self, some: npt.NDArray[np.bool_]) -> LedgerView:
+        """The tokens ``bool[n]`` alone."""
+        columns = {name: getattr(self, name)[some] for name in _COLUMNS}
+        return LedgerView(**columns, cells=self.cells[:, some])
+
 
 class Ledger:
     """What is in the cache, token by token, and the stream's next order."""
@@ -120,13 +125,18 @@ class Ledger:
         self.next_order = order
         return cells
 
-    def drop(self, group: int, gone: npt.NDArray[np.bool_]) -> Int32:
-        """Evict tokens ``bool[n]`` from one layer group; returns the cells they held there.
+    def alive(self) -> Int64:
+        """Live cells of each layer group, ``int64[groups]``."""
+        held: Int64 = np.count_nonzero(self._cells[:, : self._size] >= 0, axis=1)
+        return held
+
+    def drop(self, gone: npt.NDArray[np.bool_]) -> Int32:
+        """Evict tokens ``bool[groups, n]``, each from its layer groups; returns their cells.
 
         A token that no layer group keeps leaves the ledger.
         """
-        cells = self._cells[group, : self._size]
-        lost = cells.take(np.flatnonzero(gone & (cells >= 0)))
+        cells = self._cells[:, : self._size]
+        lost = cells[gone & (cells >= 0)]
         np.putmask(cells, gone, -1)
         kept = np.flatnonzero((self._cells[:, : self._size] >= 0).any(axis=0))
         count = kept.size

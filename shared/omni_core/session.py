@@ -19,10 +19,12 @@ from omni_core.aggregation import Aggregation, Counts
 from omni_core.answering import Answer, answer
 from omni_core.backend import PAGE
 from omni_core.budget import default_budget, machine_bytes
-from omni_core.cache import Cache, Gone, Logits, by_modality, named
+from omni_core.cache import Cache, Logits, by_modality, named
 from omni_core.errors import BudgetError, MediaError, RecordingError
+from omni_core.evictions import Gone
 from omni_core.frames import QUESTION, check_range
 from omni_core.frontend.base import Cursor, UnitMedia
+from omni_core.layer_budgets.rule import LayerBudgets
 from omni_core.ledger import Ledger
 from omni_core.model import Model as Model
 from omni_core.paging import Layout
@@ -82,11 +84,12 @@ class Session:
         temperature: float = 0.0,
         seed: int = 0,
         prefill_chunk: int = 512,
-        groups: int = 1,
+        groups: int | None = None,
         frame: int | None = None,
         kv_bits: int = 16,
         seal: str = "recent",
         aggregation: Aggregation | None = None,
+        layers: LayerBudgets | None = None,
         on_event: Callable[[Event], None] | None = None,
         recorder: Recorder | None = None,
         watcher: Watcher | None = None,
@@ -104,12 +107,15 @@ class Session:
             temperature: 0 takes the likeliest token.
             seed: of the draws, where the temperature is above 0.
             prefill_chunk: most new tokens in one forward pass.
-            groups: layer groups with page tables of their own.
+            groups: layer groups with page tables of their own; None for one, or with budgets by
+                layer for one a layer.
             frame: positions after which a position frame is closed; None takes the default.
             kv_bits: of a key or value number: 16, or 4, 3 or 2 where it is sealed.
             seal: what is: ``recent`` leaves the prefix and the newest units in 16 bits, ``all``
                 leaves what has not ended.
             aggregation: which vision tokens do not enter, or as one; None where all do.
+            layers: how the cells are shared out among layers, which then hold the budget on
+                average; None for the same in each.
             on_event: called with each event: a dict with ``event``, and ``t`` in stream seconds.
             recorder: keeps media and plans.
             watcher: looks on, to explain or to measure.
@@ -121,6 +127,8 @@ class Session:
         """
         if budget is None:
             budget = default_budget(model.text, model.backend.element, machine_bytes())
+        if groups is None:
+            groups = 1 if layers is None else model.text.layers
         settings = Settings(
             budget=budget,
             retention=model.policy(retention),
@@ -135,6 +143,7 @@ class Session:
             kv_bits=kv_bits,
             seal=seal,
             aggregation=aggregation,
+            layers=layers,
         )
         prefix = self._open(model, settings, on_event, recorder, watcher, tracer)
         self._cache.open(prefix)
@@ -374,6 +383,7 @@ class Session:
             frame=settings.frame,
             sealing=settings.sealing,
             aggregation=settings.aggregation,
+            layers=settings.layers,
             watcher=watcher,
             tracer=tracer,
             on_plan=self._keep,

@@ -8,6 +8,7 @@ from typing import Any
 
 from omni_core.aggregation.rule import Aggregation
 from omni_core.errors import OmniError
+from omni_core.layer_budgets.rule import LayerBudgets
 from omni_core.paging import LAYOUTS, Layout
 from omni_core.retention import POLICIES, Policy
 from omni_core.sealing import RECENT, Sealing, sealing
@@ -15,6 +16,9 @@ from omni_core.state import expect, number, text, whole
 
 SYSTEM = "You are a helpful assistant who watches and listens, and answers briefly."
 """The system prompt where none is given."""
+
+_LEFT_OUT = ("aggregation", "layers")
+"""Settings of which a saved session says nothing where they are off."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Settings:
     kv_bits: int = 16
     seal: str = RECENT
     aggregation: Aggregation | None = None
+    layers: LayerBudgets | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -59,8 +64,9 @@ class Settings:
     def state(self) -> dict[str, Any]:
         """The settings as JSON values, policy and layout with their parameters."""
         found = asdict(self)
-        if self.aggregation is None:
-            del found["aggregation"]
+        for name in _LEFT_OUT:
+            if found[name] is None:
+                del found[name]
         return found
 
     def named(self) -> dict[str, Any]:
@@ -70,6 +76,8 @@ class Settings:
         found |= {"retention": self.retention.name, "layout": self.layout.name}
         if self.aggregation is not None:
             found["aggregation"] = self.aggregation.state()
+        if self.layers is not None:
+            found["layers"] = self.layers.state()
         return found
 
     @staticmethod
@@ -96,6 +104,7 @@ class Settings:
             kv_bits=whole(state.get("kv_bits", 16)),
             seal=text(state.get("seal", RECENT)),
             aggregation=Aggregation.restored(state.get("aggregation")),
+            layers=LayerBudgets.restored(state.get("layers")),
         )
 
 

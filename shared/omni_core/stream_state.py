@@ -15,7 +15,7 @@ from omni_core.frontend.base import Bracket, Cursor
 from omni_core.ledger import Ledger
 from omni_core.paging.table import PageTables
 from omni_core.saving import SEALED
-from omni_core.state import expect, flag, number, whole
+from omni_core.state import expect, flag, listed, number, whole
 from omni_core.tensor_file import Array
 from omni_core.units import Int32
 
@@ -43,6 +43,8 @@ def cache_state(cache: Cache) -> dict[str, Any]:
         "ledger": cache.ledger.state(),
         "tables": cache.tables.state(),
         "frames": cache.frames.state(),
+        **({"highs": cache.highs.tolist()} if cache.layers else {}),
+        **({"signals": cache.signals.state()} if cache.signals else {}),
         **({"places": _places(cache).state()} if cache.aggregator else {}),
         **{name: getattr(cache, name) for name in _COUNTERS},
     }
@@ -97,6 +99,12 @@ def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> Non
     """
     for name in _COUNTERS:
         setattr(cache, name, whole(state[name]))
+    if cache.layers:
+        highs = listed(state["highs"], np.int64, cache.highs.size)
+        expect(int(highs.sum()) == int(cache.highs.sum()), "budgets of layers of the same sum")
+        cache.highs = highs
+    if cache.signals:
+        cache.signals = cache.signals.restored(state["signals"])
     restore_arena(cache.backend, cache.ledger, cache.tables, state, stored)
     units = cache.ledger.view().unit
     expect(bool((units < cache.unit).all()), "tokens of units before the next one")

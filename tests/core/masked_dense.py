@@ -32,7 +32,10 @@ def tables(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
-    """Logits of a dense run over all tokens: each query at its virtual positions, with its mask."""
+    """Logits of a dense run over all tokens: each query at its virtual positions, with its mask.
+
+    A layer's mask is of the tokens that its layer group holds.
+    """
     orders = np.concatenate([s["plan"].order for s in steps])
     bias = np.log(np.concatenate([s["plan"].counts for s in steps]))
     rows = []
@@ -44,7 +47,8 @@ def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
         rows.append(x)
     x = np.concatenate(rows)
     positions = np.concatenate([s["plan"].positions for s in steps], axis=1)
-    for weights in backend.layers:
+    for number, weights in enumerate(backend.layers):
+        group = number // backend.layout.layers_per_group
         heads = (len(x), -1, TEXT.head_dim)
         q = (x @ weights["q"]).reshape(heads)
         k = (x @ weights["k"]).reshape(heads)
@@ -52,7 +56,7 @@ def masked_dense(steps: list[dict], backend: NumpyBackend) -> list[np.ndarray]:
         outs, at = [], 0
         for s in steps:
             count = s["plan"].order.size
-            live, shift = s["live"][0]
+            live, shift = s["live"][group]
             seen = np.isin(orders, live)
             # Where the keys are, seen from this step: exact arithmetic, whatever was stored.
             places = positions[:, seen] - shift

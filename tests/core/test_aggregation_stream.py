@@ -194,8 +194,9 @@ def test_what_was_not_seen_by_every_layer_group_is_not_seen() -> None:
     session = opened(groups=2)
     session.append(shot(0, noise(0)))
     view = session._ledger.view()
-    gone = np.flatnonzero(view.modality == Modality.VISION)[:4]
-    session._ledger.drop(1, np.isin(np.arange(len(view)), gone))
+    gone = np.zeros(view.cells.shape, np.bool_)
+    gone[1, np.flatnonzero(view.modality == Modality.VISION)[:4]] = True
+    session._ledger.drop(gone)
     assert tallies(session, [shot(1, noise(0))]) == [(9, 4, 5, 0, 0)]
 
 

@@ -66,7 +66,7 @@ def test_each_token_has_one_reason(
     assert (times_given(dropped, len(view)) == gone).all()
     kept = rule.why_kept(view)
     assert (times_given(kept, len(view)) == 1).all()
-    stream.drop(0, gone)
+    stream.drop(gone[None])
     left = stream.view()
     after = rule.why_kept(left)
     assert (times_given(after, len(left)) == 1).all()
@@ -83,7 +83,7 @@ def test_omnipick_tells_whole_units_from_sinks() -> None:
     gone = rule.evict(view, 200)
     why = rule.why_dropped(view, gone)
     assert (view.role[why["not recent"]] == Role.CONTENT).all() and why["not recent"].any()
-    stream.drop(0, gone)
+    stream.drop(gone[None])
     left = stream.view()
     sink = rule.why_kept(left)["sink"]
     sizes = np.bincount(left.unit[left.unit >= 0], minlength=21)[:20]

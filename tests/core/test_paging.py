@@ -79,9 +79,10 @@ class World:
     def evict(self, generator: np.random.Generator, share: float) -> None:
         for group in range(self.groups):
             view = self.ledger.view()
-            gone = generator.random(len(view)) < share
-            lost = view.order[gone & (view.cells[group] >= 0)].tolist()
-            self.tables.release(self.ledger.drop(group, gone))
+            gone = np.zeros(view.cells.shape, np.bool_)
+            gone[group] = generator.random(len(view)) < share
+            lost = view.order[gone[group] & (view.cells[group] >= 0)].tolist()
+            self.tables.release(self.ledger.drop(gone))
             for order in lost:
                 del self.kept[group][order]
 

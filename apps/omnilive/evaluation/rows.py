@@ -42,6 +42,7 @@ def row(setting: Setting, units: int, streams: int, marks: Marks, sat: Sequence[
         "budget": setting.budget,
         **setting.cache,
         **_aggregated(setting, sat),
+        **({"layers": setting.layers.state()} if setting.layers else {}),
         "units": units,
         "streams": streams,
         **_counts(marks),

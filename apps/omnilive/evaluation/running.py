@@ -96,6 +96,7 @@ def _sat(
                 layout=layout,
                 longest=exam.longest,
                 aggregation=setting.aggregation,
+                layers=setting.layers,
                 **setting.cache,
             )
             encoded = encoded or [run.encode(unit) for unit in zip(*rows, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -13,6 +13,7 @@ from omni_core.backend import ArenaLayout
 from omni_core.budget import low_watermark, parse_budget, plan_arena
 from omni_core.errors import BudgetError
 from omni_core.frames import QUESTION
+from omni_core.layer_budgets import LayerBudgets
 from omni_core.model_config import TextConfig
 from omni_core.retention import Policy
 from omni_core.sealing import RECENT, Sealing
@@ -31,6 +32,7 @@ class Setting:
         share: the budget as it was asked for; ``all`` where everything is kept.
         sealing: how the cache is sealed; None for one of 16 bits.
         aggregation: which vision tokens do not enter; None where all do.
+        layers: how cells are shared out among layers; None for the same in each.
     """
 
     policy: Policy
@@ -38,17 +40,20 @@ class Setting:
     share: str
     sealing: Sealing | None = None
     aggregation: Aggregation | None = None
+    layers: LayerBudgets | None = None
 
     @property
     def name(self) -> str:
         """For people."""
         more = ", aggregated" if self.aggregation else ""
+        more += ", by layer" if self.layers else ""
         return f"{self.policy.name} {self.share}{more}"
 
     @property
     def alone(self) -> bool:
         """Whether streams would go each its own way, so that none can be in step with another."""
-        return self.policy.scored or self.aggregation is not None
+        online = self.layers is not None and self.layers.online
+        return self.policy.scored or self.aggregation is not None or online
 
     @property
     def cache(self) -> dict[str, Any]:
@@ -102,6 +107,7 @@ def settings(
     item: int,
     sealing: Sealing | None = None,
     aggregation: Aggregation | None = None,
+    layers: LayerBudgets | None = None,
 ) -> list[Setting]:
     """Every policy at every budget, largest first; the one that keeps all once, ahead of them.
 
@@ -113,6 +119,7 @@ def settings(
         item: bytes of one key or value number in 16-bit pages.
         sealing: how the cache is sealed; a budget in bytes is then that of all its pages.
         aggregation: which vision tokens do not enter.
+        layers: how cells are shared out among layers, where any are evicted.
 
     Raises:
         BudgetError: too small to go on with; says the smallest that is not.
@@ -121,33 +128,42 @@ def settings(
     unbound = [rule for rule in policies if rule.name == UNBOUND]
     bound = [rule for rule in policies if rule.name != UNBOUND]
     cells = {}
+    plan = None
+    if sealing is not None:
+        groups = 1 if layers is None else text.layers
+        plan = partial(_plan, extent, text, item, sealing, groups)
     for budget in budgets if bound else ():
-        found = _cells(budget, extent, text, item, sealing)
+        found = _cells(budget, plan, extent, text, item)
         if found < extent.least:
             raise BudgetError(_too_small(budget, found, extent))
         cells[budget] = found
     ordered = sorted(cells.items(), key=lambda entry: -entry[1])
-    if sealing is not None:
-        _plan(extent, text, item, sealing, extent.all)
+    if plan is not None:
+        plan(extent.all)
     how = (sealing, aggregation)
     made = [Setting(rule, extent.all, "all", *how) for rule in unbound]
     return made + [
-        Setting(rule, found, budget, *how) for rule in bound for budget, found in ordered
+        Setting(rule, found, budget, *how, layers) for rule in bound for budget, found in ordered
     ]
 
 
 def _cells(
-    budget: str, extent: Extent, text: TextConfig, item: int, sealing: Sealing | None
+    budget: str,
+    plan: Callable[[int], ArenaLayout] | None,
+    extent: Extent,
+    text: TextConfig,
+    item: int,
 ) -> int:
     if "/" in budget:
         return int(Fraction(budget) * extent.stream)
-    if sealing is None:
+    if plan is None:
         return parse_budget(budget).resolve(text, item)
-    plan = partial(_plan, extent, text, item, sealing)
     return parse_budget(budget).resolve_sealed(plan, extent.least, item)
 
 
-def _plan(extent: Extent, text: TextConfig, item: int, sealing: Sealing, cells: int) -> ArenaLayout:
+def _plan(
+    extent: Extent, text: TextConfig, item: int, sealing: Sealing, groups: int, cells: int
+) -> ArenaLayout:
     """The arena of one stream."""
     return plan_arena(
         text,
@@ -157,6 +173,7 @@ def _plan(extent: Extent, text: TextConfig, item: int, sealing: Sealing, cells: 
         answer=extent.longest - QUESTION,
         element=item,
         sealing=sealing,
+        groups=groups,
     )
 
 

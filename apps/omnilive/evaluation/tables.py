@@ -93,7 +93,8 @@ def _cells(line: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _setting(row: Row) -> list[str]:
-    name = row["policy"] + (", aggregated" if "aggregation" in row else "")
+    words = {"aggregation": ", aggregated", "layers": ", by layer"}
+    name = row["policy"] + "".join(word for key, word in words.items() if key in row)
     return [name, row["share"], f"{row['budget']}"]
 
 
