@@ -141,7 +141,8 @@ class TorchBackend:
     def device(self) -> str:
         """The device's name, for people."""
         name = devices.device_name(self._device)
-        spelled_out = self._device.type == "cuda" and not self._kernels
+        without = not self._kernels or (self.arena is not None and self._steps is None)
+        spelled_out = self._device.type == "cuda" and without
         return f"{name}, without Triton's kernels" if spelled_out else name
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omni_core.aggregation import AggregatedUnit, Aggregation, Aggregator
-from omni_core.backend import PAGE, SUBBLOCK, Backend, MovePlan, StepPlan
+from omni_core.backend import PAGE, SUBBLOCK, Backend, MergePlan, MovePlan, StepPlan
 from omni_core.budget import (
     cell_bytes,
     class_slack,
@@ -64,6 +64,7 @@ class Cache:
         turn: number of the run of units that the newest token belongs to.
         hidden: width of an embedding.
         evicted: tokens evicted so far.
+        refused: orders of live tokens that could not be sealed, ``int64[n]``: they stay in 16 bits.
         most_cells: most cells at the end of a unit.
         peak_cells, peak_span: most cells, and pages from first to last, before an eviction.
     """
@@ -169,7 +170,8 @@ class Cache:
         self.backend, self._allocation = backend, backend.allocations
         self._vocab, self._cell_bytes = text.vocab, cell_bytes(text, backend.element)
         self.sealing, self._slack = sealing, sealed_reserve(groups)
-        self._refused: Int64 = np.zeros(0, np.int64)
+        self.refused: Int64 = np.zeros(0, np.int64)
+        self._merge: MergePlan | None = None
         if sealing is None:
             self._slack = class_slack(groups, most_frames(text.max_positions, frame, budget))
         self.hidden = text.hidden
@@ -205,6 +207,7 @@ class Cache:
             yield
             done = keep
         finally:
+            self._merge = None
             if not done:
                 self._mass = None
                 self.tables.release(self.ledger.truncate(order))
@@ -264,7 +267,8 @@ class Cache:
             plan = found.plan
             if plan is not None:
                 found = replace(found, embeddings=self.backend.merge(embeddings, plan))
-                self._on_plan(plan, None)
+                # Told with the first step that takes its rows: a unit that fails has no trace.
+                self._merge = plan
             span.add(left=len(found.block))
         return found
 
@@ -332,6 +336,9 @@ class Cache:
             # The device may compute until here: nothing above asks for what it finds.
             with self._tracer.span("logits", unit=self.unit, tokens=len(part)):
                 answer = result.logits
+            if self._merge is not None:
+                self._on_plan(self._merge, None)
+                self._merge = None
             self._on_plan(plan, answer)
             if plan.logits.size:
                 found.append(answer)
@@ -476,8 +483,10 @@ class Cache:
             return False
         view = self.ledger.view()
         ripe = self.sealing.ripe(view) & (view.unit < self.unit)
-        if self._refused.size:
-            ripe &= ~np.isin(view.order, self._refused)
+        if self.refused.size:
+            # What has gone meanwhile is not remembered: it would grow with the stream.
+            self.refused = np.intersect1d(self.refused, view.order)
+            ripe &= ~np.isin(view.order, self.refused)
         about = Ripeness(view.modality, view.cells, ripe, self.frames.current, short)
         plan = self.tables.plan_seals(about)
         if plan is None:
@@ -487,7 +496,7 @@ class Cache:
         sealed = self._moved(plan, "seal")
         if not sealed:
             held = np.isin(view.cells, plan.seals.cells[0]).any(axis=0)
-            self._refused = np.concatenate([self._refused, view.order[held]])
+            self.refused = np.concatenate([self.refused, view.order[held]])
         return sealed
 
     def _migrate(self, urgent: bool = False) -> None:

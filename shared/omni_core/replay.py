@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from omni_core.backend import Backend, MergePlan, MovePlan
+from omni_core.errors import RecordingError
 from omni_core.frontend.base import Cursor, Frontend, UnitMedia
 from omni_core.plans import differing_field
 from omni_core.recording import Recording
@@ -57,8 +58,13 @@ def replay(
             unit, _ = frontend.unit(entry.media, Cursor())
             embeddings = backend.encode(unit.vision, unit.audio)
         elif isinstance(entry.plan, MergePlan):
-            rows, merged = rows + embeddings.shape[1], merged + len(entry.plan)
-            embeddings = backend.merge(embeddings, entry.plan)
+            if embeddings is None:
+                raise RecordingError(
+                    f"{recording.folder}: embeddings are merged and no unit came before, expected "
+                    "its media; record it again"
+                )
+            encoded, embeddings = embeddings.shape[1], backend.merge(embeddings, entry.plan)
+            rows, merged = rows + encoded, merged + len(entry.plan)
         elif isinstance(entry.plan, MovePlan):
             backend.move(entry.plan)
             moves += 1

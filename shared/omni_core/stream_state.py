@@ -40,6 +40,7 @@ def cache_state(cache: Cache) -> dict[str, Any]:
     return {
         "arena": cache.tables.arena.state(),
         **({"sealed_by": cache.backend.sealed_by()} if sealed else {}),
+        **({"refused": cache.refused.tolist()} if cache.refused.size else {}),
         "ledger": cache.ledger.state(),
         "tables": cache.tables.state(),
         "frames": cache.frames.state(),
@@ -108,6 +109,7 @@ def restore_cache(cache: Cache, state: Mapping[str, Any], stored: Stored) -> Non
     restore_arena(cache.backend, cache.ledger, cache.tables, state, stored)
     units = cache.ledger.view().unit
     expect(bool((units < cache.unit).all()), "tokens of units before the next one")
+    cache.refused = listed(state.get("refused", []), np.int64, None)
     cache.frames = cache.frames.restored(state["frames"], cache.tables.frames())
     if cache.aggregator:
         places = Places.restored(state["places"], cache.ledger.view())

@@ -12,9 +12,9 @@ import pytest
 from numpy_backend import SEALABLE, NumpyBackend, PlainFrontend, plain_model, second
 from streams import follow, watched
 
-from omni_core.backend import ArenaLayout
+from omni_core.backend import ArenaLayout, MovePlan
 from omni_core.batch import StreamBatch
-from omni_core.errors import OmniError, RecordingError
+from omni_core.errors import BackendError, OmniError, RecordingError
 from omni_core.explain import Explainer, compact_map
 from omni_core.model import Model
 from omni_core.paging import PageLayout
@@ -57,6 +57,38 @@ def test_a_resumed_session_goes_on_as_if_uninterrupted(
     assert one.summary()["kv"]["sealed_cells"] > 50 and one.summary()["kv"]["bits"] == bits
     for expected, found in zip(whole, first + rest, strict=True):
         np.testing.assert_array_equal(expected, found)
+
+
+def refusing(order: int) -> Model:
+    """A model whose backend cannot seal one token."""
+    made = model()
+    move = made.backend.move
+
+    def checked(plan: MovePlan) -> None:
+        orders = made.backend.mirror.order.reshape(-1)
+        if len(plan.seals) and (orders[plan.seals.cells[0]] == order).any():
+            raise BackendError("layer 0: keys hold a number that is not finite")
+        move(plan)
+
+    made.backend.move = checked
+    return made
+
+
+@pytest.mark.parametrize("at", [8, 12])
+def test_what_was_refused_stays_so_after_a_resume_and_is_forgotten(tmp_path: Path, at: int) -> None:
+    settings = {**SEALED, "seal": "all", "retention": "fifo"}
+    whole = Session(refusing(60), **settings)
+    follow(whole, 0, 40)
+    assert whole._cache.refused.size == 0
+    first = Session(refusing(60), **settings)
+    follow(first, 0, at)
+    assert 60 in first._cache.refused
+    first.save(tmp_path / "s")
+    warned: list[Any] = []
+    second = Session.resume(refusing(60), tmp_path / "s", on_event=warned.append)
+    follow(second, at, 40)
+    assert second.summary()["plans"] == whole.summary()["plans"]
+    assert not [event for event in warned if event["event"] == "warning"]
 
 
 def saved(folder: Path) -> Session:
