@@ -17,7 +17,7 @@ from omni_core.aggregation.interframe import shown
 from omni_core.aggregation.places import Places
 from omni_core.backend import MergePlan
 from omni_core.batch import StreamBatch
-from omni_core.errors import OmniError, PlanError
+from omni_core.errors import OmniError, PlanError, RecordingError
 from omni_core.explain import Explainer
 from omni_core.frontend.base import UnitMedia
 from omni_core.paging import LAYOUTS, PageLayout
@@ -398,6 +398,22 @@ def test_a_replay_merges_as_was_recorded(tmp_path: Path) -> None:
         lines[at] = lines[at].replace(f'"{name}":[', f'"{name}":[0,')
     folder.write_text("\n".join(lines) + "\n")
     assert "MergePlan.source differs" in str(first_difference(one, Recording(tmp_path / "two")))
+
+
+def test_a_replay_without_media_says_what_is_missing(tmp_path: Path) -> None:
+    session = opened(budget=160, recorder=Recorder(tmp_path / "one"))
+    session.append(wandering(0))
+    session.close()
+    file = tmp_path / "one" / "plans.jsonl"
+    lines = file.read_text().splitlines()
+    assert any('"kind":"merge"' in line for line in lines)
+    kept = [line for line in lines if '"kind":"unit"' not in line]
+    assert len(kept) == len(lines) - 1
+    file.write_text("\n".join(kept) + "\n")
+    model = scene_model()
+    model.backend.allocate(session._tables.arena)
+    with pytest.raises(RecordingError, match="no unit came before, expected its media"):
+        replay(Recording(tmp_path / "one"), model.backend, model.frontend)
 
 
 def test_the_explanation_tells_what_did_not_enter() -> None:
