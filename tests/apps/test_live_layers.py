@@ -21,11 +21,11 @@ SHORT = ("--duration", "30", "--budget", "512")
 pytestmark = pytest.mark.shipped
 
 
-@pytest.fixture(params=["mlx", "cuda"])
-def twin(request: pytest.FixtureRequest) -> str:
-    name = str(request.param)
-    pytest.importorskip("mlx.core" if name == "mlx" else "torch")
-    return name
+@pytest.fixture
+def twin() -> str:
+    """The one that is quick on a CPU; that the other plans alike is a test of its own."""
+    pytest.importorskip("torch")
+    return "cuda"
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_both_twins_plan_alike(
     more: tuple[str, ...], capsys: pytest.CaptureFixture[str], layers_file: str
 ) -> None:
     pytest.importorskip("mlx.core")
-    words = ("--layer-budgets", layers_file, *more, "--duration", "40", "--budget", "256")
+    words = ("--layer-budgets", layers_file, *more, "--duration", "20", "--budget", "256")
     ends = [live(capsys, twin, *words)[-1] for twin in ("mlx", "cuda")]
     assert ends[0]["plans"] == ends[1]["plans"]
     assert ends[0]["kv"] == ends[1]["kv"] and ends[0]["evicted"] > 0
